@@ -128,7 +128,7 @@ fn a_name_that_is_loopback_on_one_side() {
     let Some(ended) = named(["127.0.1.1 node0", "10.77.0.1 node0"]) else { return };
     all_well(&ended);
     let Some(ended) = named(["10.77.0.1 node0", "127.0.1.1 node0"]) else { return };
-    let words: &[&str] = &["node0 means 127.0.1.1 here", "this host itself", "mend /etc/hosts"];
+    let words: &[&str] = &["node0 resolves to 127.0.1.1", "of this host", "correct /etc/hosts"];
     told(&ended, [&["rank 1 did not join"], words]);
     let Some(ended) = named(["10.77.0.1 node0", "10.77.0.1 other"]) else { return };
     told(&ended, [&["rank 1 did not join"], &["the host name of node0:7100 leads to no address"]]);

@@ -128,7 +128,7 @@ fn a_sum_crosses_between_hosts_once() {
     for rank in 0..8 {
         job.await_text(rank, "working", LONG);
     }
-    // Joining uses the link, too, but little.
+    // The join adds little to the traffic: the bounds below allow for it.
     all_well(&job.end(LONG));
     for host in &network.hosts {
         let traffic = host.traffic();

@@ -201,7 +201,8 @@ fn a_rank_is_killed_in_an_all_to_all() {
     killed("all_to_all 400000", &[0, 3]);
 }
 
-/// The root of a broadcast waits for no rank as long as slots are free.
+/// Checks that the root of a broadcast, rank 1, also learns of a death, although the root waits for
+/// no rank as long as slots are free.
 #[test]
 fn a_rank_is_killed_in_a_broadcast() {
     killed("broadcast 300000", &[0, 1, 3]);

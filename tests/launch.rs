@@ -58,7 +58,8 @@ fn what_cannot_be_started_is_an_error() {
     }
 }
 
-/// Starts local ranks and prints how they ended. The command of [`launched`] starts its process.
+/// Starts local ranks and prints how they ended. Runs in the process that the command of
+/// [`launched`] starts.
 #[test]
 fn launcher() {
     let Ok(task) = std::env::var(TASK) else { return };

@@ -12,7 +12,7 @@ fn message(from: u32, to: u32, index: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| bits(from as usize, to as usize * 64 + index, at) as u8).collect()
 }
 
-/// Length of a message that is larger than all slots of a link.
+/// Length of a message that is larger than all slots of a link together.
 const LARGE: usize = 3_000_001;
 
 #[test]
@@ -203,7 +203,8 @@ fn the_two_sides_may_group_differently() {
     });
 }
 
-/// The ends compare total lengths: here, every chunk of the shorter message looks right.
+/// The ends compare whole lengths. Here, each chunk that the receiver expects arrives with the
+/// right length, so only the whole length shows that the message goes on.
 #[test]
 fn a_message_that_goes_on_is_noticed() {
     let config = config_with(|config| config.slot_bytes = Bytes(4096));

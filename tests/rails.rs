@@ -30,7 +30,7 @@ const PUTS: u32 = 2000;
 /// Largest number of puts that are posted at a time.
 const AT_ONCE: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time that the link of a port may be down.
+/// Time after which a rail fails if the link of its port is down.
 const LINK_WITHIN: Duration = Duration::from_millis(100);
 /// Pause that is longer than the first retry interval of a failed rail; each further failure
 /// doubles the interval.
@@ -472,9 +472,10 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
     }
 }
 
-/// Puts of the side whose completion queue fails go over the other rail. The peer has no puts in
-/// flight when the queue fails. The failing side's device would acknowledge such puts to the peer,
-/// but only the failed queue would report their arrival. That loss would end the link.
+/// Puts of the side whose completion queue fails go over the other rail. The test ensures that the
+/// peer has no puts in flight when the queue fails. The failing side's device would acknowledge
+/// such puts to the peer, but only the failed queue would report their arrival. Lost reports would
+/// end the link.
 #[test]
 fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
     for side in [0, 1] {

@@ -134,7 +134,7 @@ impl<const N: u32> RankSet<N> {
         if bits.len() > N as usize / 8 || bits.last() == Some(&0) {
             return Err(D::Error::custom("a set of ranks that nobody would write"));
         }
-        // Ranks are below N: they fit.
+        // Ranks are below N, so the cast loses nothing.
         let ranks = (0..bits.len() * 8).map(|rank| rank as Rank);
         Ok(ranks.filter(|rank| bits[*rank as usize / 8] & (1 << (rank % 8)) != 0).collect())
     }

@@ -102,7 +102,7 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     // A port that nobody listens at connects to itself if the system chooses the same port for
     // the connecting side.
     if stream.local_addr().is_ok_and(|local| local == address) {
-        return Err(Setback::Passing("nobody listens there".to_owned()));
+        return Err(Setback::Passing("no process listens there".to_owned()));
     }
     socket::prepare(&stream).map_err(passing)?;
     let nonce = random_bytes().map_err(Setback::Final)?;
@@ -194,7 +194,7 @@ fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> Bootstra
 
 /// Passes bytes between `stream` and `machine` until the attempt ends. Returns `None` if the time
 /// is up: [`GRACE`] after the deadline once both sides have proved the secret; before that, at the
-/// deadline or after twice [`CONNECT_MAX`].
+/// deadline or after twice [`CONNECT_MAX`], whichever is earlier.
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,

@@ -117,13 +117,13 @@ pub(super) fn adjusted(
         let note = shrunk(&config, hosts);
         return (config, note);
     }
-    // Doubles the slots while that helps: the budget may shorten them.
+    // Doubles the number of slots while that makes a link hold more: the budget may shorten slots.
     let mut best = (slots, before);
     let mut tried = config.clone();
     while tried.slots < SLOTS_MAX && best.1 < needed {
         tried.slots *= 2;
         let under_way = window(&tried);
-        // Slots of the least length can exceed the budget.
+        // Slots are never shorter than a least length. Many such slots can exceed the budget.
         if under_way <= best.1 || under_way * links > config.budget_bytes.0 as f64 {
             break;
         }

@@ -46,9 +46,9 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// Compares the numbers of blocks in input and output, always as for two ranks: the buffer with
-    /// more blocks is the larger one. With a single rank, each buffer has one block, but the
-    /// block may begin anywhere in the buffer that is the larger one for two ranks.
+    /// Compares the numbers of blocks that input and output have with two ranks: the buffer with
+    /// more blocks is the larger one. The numbers for a single rank would not tell, as both are 1.
+    /// In the larger buffer, the block of a single rank may still begin anywhere.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)

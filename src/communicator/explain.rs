@@ -81,7 +81,7 @@ pub struct Explanation {
     pub network_bytes: usize,
     /// The formula behind `network_bytes`.
     pub network_formula: String,
-    /// Changes that were made to suit the network when the ranks joined.
+    /// Notes on the defaults that were changed to suit the network when the ranks joined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// True if the bits of the result depend on nothing but the data.

@@ -79,7 +79,7 @@ pub struct Communicator {
     id: u64,
     engine: Engine,
     requests: Requests,
-    /// Messages of the group in the making, or of the last one.
+    /// Messages of the group that is being made, or of the most recent group.
     messages: Messages,
     control: Arc<ControlPlane>,
     /// The first error that ended this communicator on this rank.
@@ -106,7 +106,7 @@ impl AbortHandle {
     /// Ends the communicator on all ranks: every call that has not ended, and every later call,
     /// fails with this reason. If the communicator has failed before, this rank gives up for good:
     /// [`Communicator::agree`] and [`Communicator::shrink`] end on this rank, and on ranks that
-    /// wait for this one. A communicator that is being made from this one ends as well.
+    /// wait for this rank. A communicator that is being made from this communicator ends as well.
     pub fn abort(&self, reason: &str) {
         if let Some(control) = self.control.upgrade() {
             control.abort(reason);

@@ -43,7 +43,7 @@ impl PredictionCache {
             let count = ((1 << class) / block_bytes).max(1);
             let bytes = count * block_bytes;
             let asked = Asked { collective, root: 0, count, element_bytes, bytes, hosts };
-            // Without a prediction the rules decide.
+            // With an empty list, the variant that the library's rules choose stays.
             predicted(model, config, &asked).unwrap_or_default()
         })
     }

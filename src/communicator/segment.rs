@@ -52,9 +52,10 @@ pub(super) struct Segment {
 
 impl Segment {
     /// Returns the layout on the host of `rank`. Slots have the configured size and number, or what
-    /// the budget allows. The usual budget suffices for 32,000 peers. If no two ranks share a host,
-    /// slots are twice as large: a system call costs more than a poll of a slot, and smaller slots
-    /// would not keep zero-copy payload in a cache. Between hosts, a small budget first makes slots
+    /// the budget allows. The default budget suffices for 32,000 peers. If no two ranks share a
+    /// host, slots are twice as large as configured: larger slots save system calls, which cost
+    /// more than polls of slots in shared memory. With slots of the configured size, zero-copy
+    /// payload would not stay in a cache either. Between hosts, a small budget first makes slots
     /// fewer and then shorter, because idle links leave their credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
@@ -65,7 +66,8 @@ impl Segment {
         let link_bytes = config.budget_bytes.0 / links;
         let most = u32::try_from(link_bytes / SLOT_BYTES_MIN).unwrap_or(u32::MAX);
         let configured = config.slots.max(1);
-        // The ranks of a host may share a network device, and so its budget.
+        // The ranks of a host may share a network device, and so its budget. A link's share that
+        // holds a slot for each of these ranks leaves one slot to each of them.
         let fewest = match hosts.count() > 1 {
             true => configured.min(SLOTS_SHARED.max(hosts.largest())),
             false => configured,
@@ -89,8 +91,8 @@ impl Segment {
         }
     }
 
-    /// Limits a rank to `share` times the configured budget of a network device. A `share` above 1
-    /// counts as 1: every rank then has several devices.
+    /// Limits a rank to `share` times the configured budget of a network device. A `share` above 1,
+    /// where every rank has several devices, counts as 1: the budget is also the limit of a rank.
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self

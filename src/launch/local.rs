@@ -24,7 +24,7 @@ pub const LOCAL_RANKS_MAX: u32 = 512;
 const GRACE: Duration = Duration::from_secs(5);
 /// Time between SIGTERM and SIGKILL.
 const LAST_GRACE: Duration = Duration::from_secs(2);
-/// Time to wait for the last lines of ended ranks: a grandchild may hold their pipe.
+/// Longest wait for the last lines of ended ranks: a grandchild may hold their pipe open.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Time after the first bad end within which a killed rank counts as the first to fail. The system
 /// closes the connections of a killed rank before it reports the end of its process, so other ranks

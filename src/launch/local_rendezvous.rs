@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Largest length of the text: more than any unique id, and far less than a Unix socket buffers, so
-/// that writing the text never blocks.
+/// Largest length of the unique id as text: more than any unique id needs, and far less than a Unix
+/// socket buffers, so that writing the text never blocks.
 const TEXT_BYTES_MAX: u64 = 4096;
 
 /// Rank 0's side of the rendezvous. Dropping it ends the rendezvous.
@@ -95,7 +95,7 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
                         .parse()
                         .map_err(|e| fail(format!("rank 0's answer cannot be used: {e}")));
                 }
-                // Rank 0 may have ended between two steps of a job: try again.
+                // The rendezvous of the job's previous step may have ended just now: try again.
                 Err(error) if deadline.is_past() => return Err(fail(error.to_string())),
                 Err(_) => {}
             },

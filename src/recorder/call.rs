@@ -19,8 +19,8 @@ pub(crate) struct CallRecord {
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: Rank,
-    /// The algorithm, as 1 + its number in the registry, if the call asks for one or a tuning
-    /// table's model predicts; else 0, because all ranks then choose alike.
+    /// Algorithm, as 1 + its number in the registry, if the call asks for one, or if the tuning
+    /// table has a model (each rank predicts by itself); else 0, because all ranks choose alike.
     pub(crate) algorithm: u8,
     /// Slot fraction of the algorithm; the whole slot if `algorithm` is 0.
     pub(crate) slot_fraction: SlotFraction,

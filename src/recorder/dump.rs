@@ -8,7 +8,8 @@ use ccl_core::types::Rank;
 use super::json;
 use super::snapshot::Snapshot;
 
-/// Writes a recording to standard error (`stderr` or empty), a file's end, or nowhere (`none`).
+/// Writes a recording to standard error (`to` is `stderr` or empty), to the end of the file that
+/// `to` names, or nowhere (`none`).
 pub(super) fn dump(snapshot: &Snapshot, to: &str) {
     let result = match to {
         "none" => return,

@@ -44,12 +44,13 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 pub struct Settings {
     /// True if operations are recorded.
     pub is_on: bool,
-    /// Target of dumps: `stderr`, `none`, or a file's name with `%p` and `%r`.
+    /// Target of dumps: `stderr`, `none`, or a file's name, in which `%p` stands for the process id
+    /// and `%r` for the rank.
     pub dump: String,
     /// True if SIGUSR1 asks for a dump.
     pub signal: bool,
-    /// Target of the trace of every call with its times: a file's name with `%p` and `%r`; empty
-    /// for none.
+    /// Target of the trace of every call with its times: a file's name, with `%p` and `%r` as in
+    /// `dump`; empty for no trace.
     pub trace: String,
 }
 
@@ -89,12 +90,13 @@ pub(crate) struct Recorder {
     sampled: Words<8>,
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
     settings: Settings,
-    /// Findings of the last sample: operation, progress, step, and looks.
+    /// Findings of the last sample: number and progress of the newest operation, number of the step
+    /// outside of operations, and number of the data path's checks for progress.
     last: Mutex<[u64; 4]>,
     subject: Subject,
     /// Number of signals that were answered.
     signals: AtomicU64,
-    /// True if the end of the communicator was dumped.
+    /// True once the recording was dumped because the communicator broke.
     ended: AtomicBool,
     /// Descriptor by which other processes find the memory.
     _file: Option<OwnedFd>,

@@ -179,8 +179,8 @@ impl<'a> Page<'a> {
     pub(super) fn awaited(&self, entry: &Entry) -> Option<(u64, u64, Vec<Awaited>)> {
         let read = |index: usize| word(self.first, AWAITED + 8 * index);
         let is_whole = read(0) == word(self.second, AWAITED);
-        // The record's number counts notes, so that no number comes twice; word 1 names the
-        // operation.
+        // The record's number counts the writes of the record, so that no number is used twice.
+        // Word 1 has the operation's number and progress.
         if !is_whole || read(0) == 0 || read(1) != entry.number << 32 | entry.progress & 0xffff_ffff
         {
             return None;

@@ -57,9 +57,9 @@ pub struct WaitsFor {
 pub struct Call {
     /// The operation in words.
     pub what: String,
-    /// The collective; none for messages.
+    /// The collective; none for sends and receives.
     pub collective: Option<&'static str>,
-    /// Type of the elements; none for messages.
+    /// Type of the elements; none for sends and receives.
     pub data_type: Option<&'static str>,
     /// Elements of each block; none if blocks have counts of their own.
     pub count: Option<u64>,
@@ -91,7 +91,7 @@ impl Call {
 pub struct Operation {
     /// Number among all operations of the rank, from 1.
     pub number: u64,
-    /// Number of the collective; messages have the number of the last collective before them.
+    /// Number of the collective; for sends and receives, that of the last collective before them.
     pub sequence: u64,
     /// Description of the operation.
     #[serde(flatten)]

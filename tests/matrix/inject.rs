@@ -32,7 +32,8 @@ const DATA_BYTES: u64 = 300_000;
 /// Pause of a slow rank before each call.
 const LATE_MS: u64 = 25;
 
-/// Returns the arguments of `tc netem` for a fault that runs in the guest, else `None`.
+/// Returns the arguments of `tc netem` for a fault that needs it, else `None`. Jobs with such a
+/// fault have the sizes and timeouts of the guest, the virtual machine of `cargo xtask guest`.
 pub(super) fn netem(fault: Fault) -> Option<&'static str> {
     match fault {
         Fault::Loss => Some("loss 1%"),

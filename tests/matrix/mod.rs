@@ -38,7 +38,8 @@ const INCONCLUSIVE: &str = "the cell shows nothing";
 const ATTEMPTS: usize = 5;
 /// Number of jobs that run at the same time: jobs mostly wait.
 const ABREAST: usize = 2;
-/// Faults that last as long as their job: in the quick tier, all cells of such a fault are one job.
+/// Faults that last as long as their job, and so act on each of its cells. All cells of such a
+/// fault are one job, except in the full run.
 const LASTING: [Fault; 3] = [Fault::FullSendBuffer, Fault::HalfOpen, Fault::SlowReader];
 /// Variable that makes a test fail, instead of being skipped, if `tc netem` does not work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";

@@ -1,5 +1,6 @@
-//! Cells over RDMA. The two hosts are nominal, and each has a device at its end of a link that
-//! packets cross. The control plane uses loopback, as if RDMA had a network of its own.
+//! Cells over RDMA. The two hosts are this machine under two names (`FERROCCL_HOSTID`), and each
+//! has a device at its end of a link that packets cross. The control plane uses loopback, as if
+//! RDMA had a network of its own.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
@@ -17,7 +18,8 @@ use std::thread;
 pub(super) const FAULTS: [Fault; 6] =
     [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;
-/// Longest time until every survivor has its error, in milliseconds; processors may be emulated.
+/// Longest time until every survivor has its error, in milliseconds. It is long, because the
+/// processors may be emulated.
 const ENDED_MS: u64 = 15_000;
 
 /// Runs cells; `sides` has the devices of each side, one for each link.

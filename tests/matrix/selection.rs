@@ -34,7 +34,7 @@ fn all_pairs_are_covered_by_few() {
     let chosen = pairwise(&all);
     let covered = |pair: &Pair| chosen.iter().any(|cell| pairs(cell).contains(pair));
     assert!(all.iter().flat_map(pairs).all(|pair| covered(&pair)));
-    // Each fault meets each family, so this is the minimum.
+    // Each pair of a fault and a family needs a cell of its own, so this is the minimum.
     let least = Fault::ALL.len() * Family::ALL.len();
     assert_eq!(all.len(), least * COLLECTIVES.len());
     assert!(chosen.len() <= least + 2, "{}", chosen.len());

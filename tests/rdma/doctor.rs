@@ -27,7 +27,8 @@ fn the_doctor_sees_ports_and_one_that_lost_its_link() {
     let Some((devices, _turn)) = devices() else {
         return;
     };
-    // The exit status covers all checks, and other tests affect the counters of these links.
+    // The exit status is ignored: it covers all checks, and other tests affect the counters of
+    // these links.
     let (_, ports) = found(&devices, "rdma-ports");
     assert_eq!(ports.len(), 2, "{ports:?}");
     let (_, gids) = found(&devices, "gids");

@@ -13,7 +13,8 @@ use rustix::process::Signal;
 
 /// Time limit for the survivors to end; processors may be emulated.
 const ENDED: Duration = Duration::from_secs(30);
-/// Longest time that a port's link may be down, by the default of `FERROCCL_DEAD_AFTER`.
+/// Time after which a rank gives up a port whose link is down: the default of
+/// `FERROCCL_DEAD_AFTER`.
 const AWAY: Duration = Duration::from_secs(3);
 /// Number of lost packets that shows that the link was lossy.
 const LOST: u64 = 5;

@@ -62,7 +62,7 @@ fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     })
 }
 
-/// Short form of the next test, for the quick tier: the guest's processors may be emulated.
+/// Short form of the next test, for the quick tier: a guest with emulated processors is slow.
 #[test]
 fn families_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
@@ -197,7 +197,8 @@ fn large_messages_are_copied_at_neither_end() {
     assert!(placed > 0, "no message was placed directly");
 }
 
-/// Registered buffers need no registration in a call, so shorter messages use zero copy, too.
+/// Registered buffers need no registration in a call. They thus use zero copy even if they are
+/// shorter than the device's `register_bytes_min`.
 #[test]
 fn registered_buffers_lend_shorter_messages() {
     let Some((devices, _turn)) = devices() else {
@@ -238,7 +239,7 @@ fn registered_buffers_lend_shorter_messages() {
 }
 
 /// Over RoCE, flows are assumed to be hashed onto paths, unless the configuration says otherwise. A
-/// measurement between only two ranks does not show contention.
+/// measurement between only two ranks shows no contention, and so does not change the defaults.
 #[test]
 fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     let Some((devices, _turn)) = devices() else { return };

@@ -107,7 +107,7 @@ fn nothing_leaves_without_a_credit() {
     const PAUSE: Duration = Duration::from_secs(4);
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
-        // No ranks share memory here, so slots are twice as long as configured.
+        // If no two ranks share memory, as here, slots have twice the configured length.
         (config.slots, config.slot_bytes.0) = (SLOTS as u32, SLOT / 2);
         config.ib_policy = "qps=2".parse().unwrap();
     });

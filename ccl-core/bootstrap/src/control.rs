@@ -407,9 +407,9 @@ impl Control {
         }
     }
 
-    /// Gives up because of a request from outside. If no rank has failed yet, this is reported as
-    /// the failure of this rank. After a failure, the other survivors learn that this rank does not
-    /// go on with them.
+    /// Gives up because this rank's application aborts the communicator. If no rank has failed yet,
+    /// this is reported as the failure of this rank. After a failure, the other survivors learn
+    /// that this rank does not go on with them.
     pub fn give_up(&mut self, text: String, now: Instant) {
         let rank = self.rank;
         if self.facts.first.is_none() {
@@ -466,7 +466,7 @@ impl Control {
         });
     }
 
-    /// Starts the next exchange with this rank's part and returns its number.
+    /// Starts the next exchange with this rank's part and returns the number of the exchange.
     ///
     /// # Errors
     /// A rank failed or left, or the part is too long.

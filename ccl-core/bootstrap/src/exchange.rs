@@ -16,7 +16,7 @@ pub(super) struct Exchange {
     pub(super) next: u64,
     /// Parts that came in, by exchange; other ranks may be one exchange ahead.
     parts: BTreeMap<u64, BTreeMap<Rank, Vec<u8>>>,
-    /// Number of the last finished exchange, and its parts.
+    /// Number of the exchange that finished most recently, and its parts, until they are collected.
     finished: Option<(u64, Vec<Vec<u8>>)>,
 }
 
@@ -78,7 +78,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the parts of all ranks, in order of rank, if this exchange was the last to finish.
+    /// Takes the parts of all ranks, in order of rank, if this exchange finished most recently.
     pub(super) fn collect(&mut self, sequence: u64) -> Option<Vec<Vec<u8>>> {
         let (_, parts) = self.finished.take_if(|(finished, _)| *finished == sequence)?;
         Some(parts)

@@ -22,7 +22,7 @@ pub(super) struct Facts {
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
     /// True if this rank coordinates, and wants to go on with the ranks that are still here. A new
-    /// verdict is then due also when a survivor of the last one has left.
+    /// verdict is then due also when a survivor of the last verdict has left.
     pub(super) reconvenes: bool,
     /// Ranks that gave up after the failure.
     pub(super) withdrawn: BTreeMap<Rank, Failure>,

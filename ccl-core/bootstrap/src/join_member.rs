@@ -79,7 +79,8 @@ impl MemberJoin {
         self.outcome.as_ref()
     }
 
-    /// Returns whether both sides have proved the secret: this rank then waits only for others.
+    /// Returns whether both sides have proved that they know the secret. A rank that joins then
+    /// waits only for the ranks that have not joined yet.
     #[must_use]
     pub fn is_introduced(&self) -> bool {
         self.caller.is_proven()

@@ -196,7 +196,7 @@ pub enum JoinFailure {
         in_words(.ranks, *.count)
     )]
     Missing {
-        /// The first of the missing ranks.
+        /// Lowest missing ranks, at most [`MISSING_NAMED_MAX`].
         #[serde(with = "List::<MISSING_NAMED_MAX>")]
         ranks: Vec<Rank>,
         /// Number of all missing ranks.

@@ -21,7 +21,7 @@ pub(super) fn before(rank: Rank, by: u32, ranks: u32) -> Rank {
     after(rank, ranks - by % ranks, ranks)
 }
 
-/// Returns all initial neighbours of a rank, in order.
+/// Returns all initial neighbours of a rank, in ascending order.
 pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
     let both = |by| [after(rank, by, ranks), before(rank, by, ranks)];
     let mut all: Vec<_> = distances(ranks).flat_map(both).filter(|peer| *peer != rank).collect();

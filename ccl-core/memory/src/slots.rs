@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Message number m (from 0) goes through slot m mod slots. The sender fills the payload and then
-//! stores m + 1 as the slot's sequence (release); the receiver loads it (acquire) and so sees the
-//! payload: data and flag of a short message cross between the cores in one cache line. A sender
+//! stores m + 1 as the slot's sequence (release); the receiver loads it (acquire) and then sees the
+//! payload. A short payload and its sequence cross between the cores in one cache line. A sender
 //! writes only below the credits; the receiver renews them when half of the slots are free again,
 //! so that the line of credits is not passed back and forth for every message.
 //!
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// The bound holds in every lap, for any number of slots given back at once.
+    /// Checks the sender's lead in every lap, for any number of slots given back at once.
     #[test]
     fn a_sender_is_never_ahead_by_more_than_the_slots() {
         for slots in [1, 2, 3, 8] {

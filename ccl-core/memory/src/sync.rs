@@ -21,7 +21,8 @@ pub(crate) fn fence(ordering: Ordering) {
 
 #[cfg(any(loom, shuttle))]
 std::thread_local! {
-    /// Name of the weakened ordering. The checkers run all threads of a model on one OS thread.
+    /// Name of the ordering that a model weakens. All threads of the model see it, because the
+    /// checkers run them on one OS thread.
     pub(crate) static WEAKENED: std::cell::Cell<Option<&'static str>> =
         const { std::cell::Cell::new(None) };
 }
@@ -65,8 +66,9 @@ orderings! {
     credited = Acquire;
     /// Doorbell: the published data comes before the ring.
     ring = Release;
-    /// Doorbell: the announcement of a sleep comes before the last look for data. If the sleeper
-    /// has counted a ring, this look sees all data that was published before the ring.
+    /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. If the
+    /// sleeper read the counter of rings after a ring, this look sees all data that was published
+    /// before the ring.
     announce = SeqCst;
     /// Record: the number is cleared before any word changes.
     hide = Release;

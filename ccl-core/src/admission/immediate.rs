@@ -12,8 +12,8 @@ const _: () =
 /// The most channels that an immediate can encode.
 pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 
-/// The most slots of a link: a quarter of the numbers, so that old, current and forged numbers
-/// cannot be confused.
+/// The most slots of a link: a quarter of the 2^20 message numbers, so that old, current and forged
+/// numbers cannot be confused.
 pub const SLOTS_MAX: u32 = 1 << (NUMBER_BITS - 2);
 
 /// The 32 bits that travel with a put, decoded.

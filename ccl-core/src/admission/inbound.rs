@@ -245,7 +245,8 @@ impl Inbound {
         extends
     }
 
-    /// Returns whether the link, which has been served, needs further credits.
+    /// Returns whether the link, which the pool has just served, needs further credits and waits in
+    /// the pool's queue again.
     pub(super) fn asks_again(&mut self) -> bool {
         self.asks = self.granted < self.preposted_end();
         self.asks

@@ -14,9 +14,9 @@
 //! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
 //!   without a message travel in the immediate of an empty put; a count that is not above the
 //!   highest one so far is ignored.
-//! * **A short message can be received before its immediate**: where a device writes memory, a
-//!   checksum in the slot shows that the message is complete (`seal`). The slot is granted again
-//!   once the immediate has come.
+//! * **A short message can be received before its immediate**, over a device that writes memory
+//!   some time before it reports the immediate. A checksum in the slot shows that the message is
+//!   complete (`seal`). The slot is granted again once the immediate has come.
 //! * **A CTS (clear to send) names memory for a large message**. The sender writes the payload to
 //!   that memory ([`Placement`]), so the receiver copies nothing.
 //! * **The budget is kept for any number of senders**, as long as it holds [`Config::slots_min`]
@@ -178,7 +178,7 @@ pub struct Counters {
     /// Transitions of links from able to send to blocked, for lack of a credit or of a staging
     /// slot.
     pub stalls: u64,
-    /// Messages published.
+    /// Messages that this rank published ([`MessageLinks::publish`]).
     pub sent: u64,
     /// Messages that arrived.
     pub received: u64,

@@ -48,12 +48,12 @@ pub enum OfferError {
 pub(super) struct Offer {
     pub(super) channels: u32,
     pub(super) slots: u32,
-    /// Slots that are granted from the start.
+    /// Number of credits that each link has from the start.
     pub(super) reserved: u32,
     /// Number of CTS records of each link, or 0. The records follow all slots in memory.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
-    /// True if short messages are to be sealed.
+    /// True if the sender is to seal short messages: the receiver recognises them by their seals.
     pub(super) seals: bool,
     pub(super) key: RemoteKey,
 }

@@ -135,7 +135,8 @@ impl Outbound {
         is_possible
     }
 
-    /// Takes a credit. A credit beyond the receiver's slots is forged.
+    /// Takes the credit that an immediate carries, modulo 2^20. A credit beyond the receiver's
+    /// slots is forged.
     pub(super) fn credit(&mut self, below: u32) -> CreditOutcome {
         if self.slots == 0 {
             self.early = self.early.max(below.into());

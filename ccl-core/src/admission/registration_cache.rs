@@ -104,7 +104,7 @@ struct Entry {
     used: u64,
 }
 
-/// Registrations of a rank's links, of at most `bytes_max` bytes; the least recently used is
+/// Registrations of a rank's links, at most `bytes_max` bytes together; the least recently used is
 /// evicted first.
 #[derive(Debug)]
 pub(super) struct RegistrationCache {
@@ -119,7 +119,7 @@ impl RegistrationCache {
     }
 
     pub(super) fn add(&mut self, cached: Arc<CachedMemory>) {
-        // `begin` does this too, but calls without large memory skip it.
+        // `begin` does this too, but a call without large memory does not call `begin`.
         self.entries.retain(|entry| !entry.cached.has_ended());
         self.entries.push(Entry { cached, used: 0 });
     }

@@ -98,7 +98,7 @@ fn seals_of_small_numbers_differ() {
 
 #[test]
 fn credits_wait_for_immediates_that_come_late() {
-    // Slots, and how many of their messages may be taken early.
+    // Number of slots, and number of messages that may be taken before their immediates.
     for (slots, early) in [(1, 0), (2, 0), (3, 0), (4, 1), (8, 2), (64, 16)] {
         let mut inbound = Inbound::new(slots, slots);
         let mut first = 0;

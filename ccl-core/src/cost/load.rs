@@ -1,8 +1,8 @@
 //! Count of the work of one rank in a call, without its waits and without executing its program.
 //!
 //! A schedule's loops are counted in strides: iterations do the same work as long as their messages
-//! stay between the same hosts and their parts have the same length. Counting one rank among a
-//! hundred thousand therefore takes hardly longer than counting one among ten.
+//! all stay on the rank's host or all leave it, and their parts have the same length. Counting one
+//! rank among a hundred thousand therefore takes hardly longer than counting one among ten.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::schedule::{Affine, Buffer, Counters, DEPTH, Extent, Layout, RankSched
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Directions of a port.
+/// Directions of a port: indices of [`Load::within`] and [`Load::between`].
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
 
@@ -198,7 +198,8 @@ impl Counting<'_> {
         }
         let one_chunk = chunks(self.longest_part()) == 1;
         if one_chunk && tasks > 1 && self.model.processor.fold_ns > 0.0 {
-            // Neighbouring parts may have been joined, depending on their addresses.
+            // Parts whose addresses are adjacent in every operand are joined to one task, so the
+            // number of tasks may change with every iteration.
             tasks = if exactly { self.joined(fold, at) } else { tasks };
             alike = [1; DEPTH];
         }

@@ -52,7 +52,8 @@ impl Processor {
 /// Costs of a connection between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// Time of the sender's processor to send a message, and of the receiver's to accept it.
+    /// Time of either processor for each message: the sender's to send it, the receiver's to accept
+    /// it.
     pub message_ns: f64,
     /// Time of either processor for each byte of a message.
     pub byte_ns: f64,
@@ -117,7 +118,7 @@ const PICOSECONDS_MAX: Time = 1 << 54;
 const SLOTS_MAX: u32 = 1 << 12;
 
 fn picoseconds(ns: f64) -> Time {
-    // The bound leaves room for sums of such times; the sums saturate.
+    // The bound leaves room for sums of many such times; a larger sum saturates.
     ((ns * 1e3 + 0.5).max(0.0) as Time).min(PICOSECONDS_MAX)
 }
 
@@ -170,8 +171,8 @@ struct World<'m> {
 struct RankPorts<'w, 'm> {
     world: &'w mut World<'m>,
     rank: Rank,
-    /// True if the rank has folded. The rank then does nothing more until earlier events have been
-    /// handled.
+    /// True if the rank has folded. The rank then begins nothing more until all events before the
+    /// end of the fold have been handled.
     has_folded: bool,
 }
 
@@ -313,8 +314,8 @@ impl<'m> World<'m> {
         self.events.push(Reverse((time, self.turn, event)));
     }
 
-    /// Schedules a check for work when the rank is no longer busy: one check for all arrivals until
-    /// then.
+    /// Schedules a check for work for the time when the rank's present work ends. All arrivals
+    /// until then share this check.
     fn look_again(&mut self, rank: Rank) {
         let time = self.now[rank as usize];
         if self.again[rank as usize] != Some(time) {

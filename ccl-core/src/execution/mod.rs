@@ -59,8 +59,8 @@ pub struct Task<'a> {
 pub struct Message {
     /// Bytes of payload.
     pub bytes: usize,
-    /// Bytes of all chunks of the op together, so that both ends compare the whole length and not
-    /// only the first chunks.
+    /// Bytes of all chunks of the op together. Both ends compare this length, too: ops of different
+    /// lengths can have chunks of the same length.
     pub whole_bytes: usize,
 }
 
@@ -555,7 +555,7 @@ impl Run<'_> {
     }
 
     /// Returns the number of elements of a segment that belong to this chunk. A single chunk takes
-    /// the whole segment, because neighbouring parts may have been joined.
+    /// the whole segment, which may be several joined parts and longer than `chunk_elements`.
     #[inline]
     fn here(&self, elements: usize) -> usize {
         let Bound { chunks, chunk_elements, .. } = *self.bound;

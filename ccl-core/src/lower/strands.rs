@@ -93,8 +93,8 @@ fn cells(location: Location, at: &Counters, alias: Alias, into: &mut BTreeSet<Ce
     }
 }
 
-/// Marks as early the folds whose only source is a slot, if nothing before them, in any iteration,
-/// touches the memory that they write.
+/// Sets [`Fold::early`] for the folds whose only source is a slot, if nothing before them, in any
+/// iteration, touches the memory that they write.
 pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
     nodes.iter_mut().for_each(begin);
     let mut touched = BTreeSet::new();

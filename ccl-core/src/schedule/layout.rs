@@ -131,7 +131,8 @@ impl Layout {
     }
 
     /// Returns the number of elements of the longest part, which determines the number of chunks.
-    /// If blocks are cut, the number is rounded up to the grain, even if no part is that long.
+    /// If blocks are cut, the result is rounded up to a multiple of the grain, even if no part is
+    /// that long.
     #[must_use]
     pub fn longest_part(&self) -> usize {
         match &self.blocks {

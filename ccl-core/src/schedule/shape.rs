@@ -79,8 +79,8 @@ pub enum ShapeError {
 }
 
 impl Seat {
-    /// Returns the number of blocks of the input and of the output; for `send_recv`, whose blocks
-    /// are its messages, both are 0.
+    /// Returns the number of blocks of the input and of the output. Both are 0 for `send_recv`: its
+    /// blocks are the messages of a group, whose number a seat does not have.
     #[must_use]
     pub const fn blocks(&self) -> (u32, u32) {
         use Collective as C;

@@ -441,7 +441,7 @@ mod tests {
             ..LARGE
         };
         let (name, reason) = taken(small);
-        assert!(name == "ring" && reason.contains("do not fit slots"), "{name}: {reason}");
+        assert!(name == "ring" && reason.contains("do not fit a slot"), "{name}: {reason}");
         assert_eq!(taken(Situation { slot_bytes: 64 << 10, ..small }).0, "bruck");
         // A table cannot choose messages that do not fit either.
         let line = "all_gather ranks=2048 hosts=2048 bytes=16384: bruck=1 ring=2";

@@ -137,7 +137,7 @@ pub enum Class {
     Net,
 }
 
-/// The legend, in the terms of `nvidia-smi`.
+/// Legend of the classes ([`Class`]), in the terms of `nvidia-smi`.
 pub const LEGEND: &[(&str, &str)] = &[
     ("X", "itself"),
     ("SYS", "PCIe and the interconnect between NUMA nodes (QPI, UPI, Infinity Fabric)"),
@@ -283,7 +283,7 @@ impl Machine {
         let class = match top.map(|top| kind(&top)) {
             _ if kind(&from) == Kind::Numa && kind(&to) == Kind::Numa => Class::Shm,
             None => Class::Sys,
-            // The common switch is on both paths.
+            // Both paths end at the common switch, so a count of 2 means one switch.
             Some(Kind::PcieSwitch) if count(Kind::PcieSwitch) == 2 => Class::Pix,
             Some(Kind::PcieSwitch) => Class::Pxb,
             Some(Kind::Numa) if count(Kind::HostBridge) == 2 => Class::Node,
@@ -300,8 +300,8 @@ impl Machine {
     }
 
     /// Returns the NIC nearest to a part. Among equally near NICs, the least used one according to
-    /// `taken` wins, then the first one: if accelerators share as many near NICs as there are
-    /// accelerators, each gets its own.
+    /// `taken` wins, then the first one. If the caller counts each choice in `taken`, n
+    /// accelerators with the same n nearest NICs get one NIC each.
     #[must_use]
     pub fn nearest_nic(&self, part: usize, taken: &[u32]) -> Option<usize> {
         let used = |nic: &usize| taken.get(*nic).copied().unwrap_or(0);

@@ -283,7 +283,7 @@ impl TransportError {
             | TransportError::NoDevice { .. }
             | TransportError::Config(_)
             | TransportError::Setting { .. } => true,
-            // Without a filter, the host has no interface at all: not the caller's fault.
+            // An empty filter matches every interface. The host has none: not the caller's fault.
             TransportError::NoInterface { filter, .. } => !filter.is_empty(),
             TransportError::Os { .. }
             | TransportError::Deadline { .. }

@@ -66,7 +66,8 @@ enum Stage {
 /// Protocol of a transport: both sides must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
-    /// Name, at most 32 bytes: a proof for one protocol proves nothing in another.
+    /// Name, at most 32 bytes. Proofs cover the name, so a proof for one protocol proves nothing in
+    /// another.
     pub name: &'static str,
     /// Version; it changes with every change of the messages after the handshake.
     pub version: u16,

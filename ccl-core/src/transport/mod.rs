@@ -1,8 +1,9 @@
 //! Traits that every transport implements, without anything of a particular transport.
 //!
 //! A [`Transport`] finds [`Device`]s; a device registers memory, listens, connects and makes
-//! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Planners read
-//! [`Caps`], never names: the conformance suite tests each capability that a device claims.
+//! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Planners decide by
+//! [`Caps`], never by the names of transports or devices. They can rely on [`Caps`], because the
+//! conformance suite tests each capability that a device claims.
 //!
 //! An operation that takes time has a deadline; the caller polls it and passes the current time.
 //! Only [`Lane::sleep`], [`Lane::detach`] and dropping a lane block.
@@ -101,7 +102,7 @@ pub struct Caps {
     /// True if puts on one endpoint arrive in the order in which they were posted.
     pub ordered: bool,
     /// True if the source or the target of a put may change while the put is under way
-    /// ([`Lane::relocate`], [`Lane::redirect`]): the CPU of this side copies the bytes late.
+    /// ([`Lane::relocate`], [`Lane::redirect`]), as the CPU of this side copies the bytes late.
     pub redirects: bool,
     /// True if a device writes the bytes of a put to memory some time before the event that reports
     /// the put. Short messages are then recognised in memory.

@@ -47,7 +47,7 @@ pub(super) struct Memory {
     input: Region,
     output: Region,
     scratch: Region,
-    /// True if the input is also (part of) the output, so that it may be written.
+    /// True if input and output share memory (in place), so that the input may be written.
     in_place: bool,
 }
 

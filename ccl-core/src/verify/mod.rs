@@ -22,8 +22,8 @@
 //!   one strand writes the link in order: the kept slot is free and the step is possible. Hence a
 //!   receiver's byte budget, from which further slots are granted in any order, is safe if it holds
 //!   one slot per active sender ([`Violation::Budget`]) and the program completes with one slot.
-//!   By the same argument fewer waits never hurt: ranks whose programs infer dependencies for the
-//!   in-place form work together with ranks whose programs do not ([`Alias::APART`]).
+//!   By the same argument fewer waits never hurt: ranks whose programs have the dependencies of the
+//!   in-place form work together with ranks whose programs lack them ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records the steps that certainly happened before:
 //!   earlier steps of the strand, steps up to the end of an awaited unit *in the awaited chunk, not
 //!   in later ones*, and steps before a message that was read. A returned slot orders nothing here:

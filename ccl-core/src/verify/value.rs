@@ -31,7 +31,8 @@ pub(super) enum Mode {
     Reduce,
     /// No combination at all.
     Move,
-    /// Any combination; only the ranks that were heard matter.
+    /// Any combination: a barrier's data does not matter. Vector clocks, not expressions, show that
+    /// every rank has heard of every other rank.
     Barrier,
 }
 
@@ -149,7 +150,7 @@ impl Exprs {
         set.iter().map(|word| word.count_ones()).sum::<u32>() == self.ranks
     }
 
-    /// Returns whether the expression passed through a last fold.
+    /// Returns whether the expression passed through a fold that is marked last.
     pub(super) fn is_complete(&self, expr: Expr) -> bool {
         self.nodes[expr as usize].complete
     }

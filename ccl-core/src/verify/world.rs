@@ -173,7 +173,8 @@ impl World {
         None
     }
 
-    /// Returns another rank, if any, no task of which happened before the end of `rank`'s strands.
+    /// Returns another rank none of whose tasks happened before the end of `rank`'s strands, if
+    /// there is one.
     pub(super) fn unheard(&self, rank: Rank) -> Option<Rank> {
         let heard = |other: &RankState| {
             let strands = other.base..other.base + other.strands;
@@ -409,7 +410,8 @@ impl World {
         for target in targets {
             match *target {
                 Location::Cells { first, output, .. } => {
-                    // In the worst case, an early message comes before every other access.
+                    // An early message may arrive before every other access, so no access counts
+                    // as ordered before it.
                     let early = task.early && output;
                     let outcome = self.access(rank, stamp, |memory, ordered| {
                         memory.write(first, values, stamp, |other| !early && ordered(other))

@@ -278,7 +278,8 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, goal: u32, seed: u64) -> 
     tally
 }
 
-/// Returns whether a change can break anything: no rank reads the content of a barrier's messages.
+/// Returns whether a change can break anything. Changed data cannot break a barrier, since no rank
+/// reads the content of its messages.
 fn matters(algorithm: &Algorithm, kind: Kind) -> bool {
     let data = matches!(kind, Kind::DropSource | Kind::DropTarget | Kind::ShiftPart);
     algorithm.collective != Collective::Barrier || !data

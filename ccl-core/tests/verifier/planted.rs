@@ -139,8 +139,8 @@ fn a_race_between_strands_is_told_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
-/// Shows that the verifier reports a race if a message may arrive too early: a rank sends, in
-/// place, from the memory that receives its last message.
+/// Shows that the verifier reports a race if a message may arrive too early: in place, rank 1 sends
+/// its input from the memory into which it receives the result.
 #[test]
 fn a_message_that_may_come_too_early_is_told() {
     let schedules = pair(|b, rank, other| {

@@ -39,8 +39,9 @@ fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
     let begin = Instant::now();
     let mut tally = Tally::default();
     let placements = hosts(algorithm, ranks);
-    // With this share, all placements together cost little more than one. The share has no common
-    // factor with the periods of the trials' settings, so each placement meets every setting.
+    // For each placement, one trial in `share` is run. With one in five, all placements together
+    // cost little more than one placement with all trials. Five has no common factor with the
+    // periods of the trials' settings, so each placement meets every setting.
     let share = if placements.len() > 1 && !full() { 5 } else { 1 };
     let roots = || roots(algorithm.collective, ranks);
     for (hosts, root) in

@@ -213,7 +213,7 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
         }
         if whole < count {
             let rest = ((start + whole) * bytes, count - whole);
-            // SAFETY: the caller's promise; fewer elements than one unit has.
+            // SAFETY: the caller's promise; the rest is shorter than one unit, so `room` has space.
             unsafe { block::<U::Tail, O>(parameters, &mut room, first_dst, terms, rest) };
         }
         for dst in other_dsts {

@@ -155,7 +155,7 @@ impl<N: Number, const LANES: usize> Number for [N; LANES] {
 
 /// Operator: combines two accumulators into one, and finishes the accumulator of all terms.
 pub(crate) trait Op: 'static {
-    /// True if scaled terms are multiplied as they are read.
+    /// True if terms that are marked as scaled are multiplied by the scalar when they are read.
     const SCALES: bool = false;
     /// Returns `a ⊕ b`. Swapped operands give the same bits, once NaN is canonical.
     fn combine<N: Number>(a: N, b: N) -> N;

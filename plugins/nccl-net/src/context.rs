@@ -26,7 +26,7 @@ const ALL_REDUCE: u32 = 4;
 pub(crate) enum Known {
     /// Number of an existing context.
     By(Id),
-    /// Context made for the call; interfaces before 11 have no contexts.
+    /// Context made for the call; versions of NCCL's interface before 11 have no contexts.
     Here(Context),
 }
 
@@ -35,7 +35,8 @@ pub(crate) enum Known {
 pub(crate) struct Context {
     /// Traffic class of the communicator's packets, if NCCL's configuration has one.
     pub(crate) traffic_class: Option<u8>,
-    /// Lower 32 bits: number of the collective. Upper 32 bits: number of peers that it sends to.
+    /// Lower 32 bits: number of the collective. Upper 32 bits: largest number of peers that this
+    /// rank sends to at once.
     doing: AtomicU64,
 }
 

@@ -123,7 +123,7 @@ pub(crate) struct Devices {
 struct Made {
     /// Devices that NCCL knows of now.
     known: Vec<Arc<NetDevice>>,
-    /// All devices that were ever merged: NCCL may keep pointers to their names.
+    /// All merged devices that were ever made: NCCL may keep pointers to their names.
     all: Vec<Arc<NetDevice>>,
 }
 
@@ -288,7 +288,8 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
             done_when_written: true,
             one_connection: true,
             link_within,
-            // Each connection is polled all the time.
+            // The progress thread polls connections while NCCL does not call, so a peer that
+            // computes is not silent.
             silent_within: link_within,
         };
         Ok(Arc::from((kind.make)(config, &setup)?))

@@ -46,8 +46,8 @@ impl Handle {
     }
 
     /// Encodes the handle. If it is too long, the address is shortened, at first to no fewer than
-    /// two devices; then `near` is left out; then only one device stays. A second device is kept
-    /// before `near`, because the port of the first one may be down.
+    /// two devices; then `near` is left out; then only one device stays. A second device matters
+    /// more than `near`, because the port of the first one may be down.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

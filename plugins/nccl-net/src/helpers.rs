@@ -10,7 +10,8 @@ use std::time::Duration;
 
 /// CPUs for each helper, if the number of helpers is not configured.
 const CPUS_PER_HELPER: usize = 8;
-/// Largest number of helpers if the number is not configured; every process has its own helpers.
+/// Largest number of helpers if the number is not configured: few, because each process of a host
+/// has its own helpers.
 const HELPERS_CHOSEN_MAX: usize = 2;
 /// Largest number of helpers.
 const HELPERS_MAX: u8 = 16;

@@ -8,7 +8,7 @@ use nccl_net_abi::{LogLevel, Logger, SUBSYSTEM_INIT, SUBSYSTEM_NET};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The logger that NCCL gave last: it is the same for all communicators.
+/// Logger that NCCL gave last. One suffices: NCCL gives all communicators the same logger.
 static LOGGER: RwLock<Logger> = RwLock::new(None);
 
 /// Sends the log to this logger from now on.

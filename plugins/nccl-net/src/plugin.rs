@@ -31,7 +31,8 @@ use crate::table::{Helped, Id, Kind, RequestId, Table};
 use crate::{config, log};
 
 /// Longest time that `closeSend` and `deregMr` wait while memory is still being sent. They wait
-/// only when NCCL aborts. NCCL's thread that waits here serves other communicators too.
+/// only when NCCL aborts. The time is short, because NCCL's thread that waits here serves other
+/// communicators too.
 const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 
 /// State of the plugin in this process.
@@ -60,7 +61,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Bytes that a slot may hold.
 const SLOT_BYTES: RangeInclusive<usize> = 64..=16 << 20;
 
-/// Sizes of a request that is done.
+/// Number and sizes of the messages of a request that is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tested {
     pub(crate) count: usize,
@@ -325,7 +326,7 @@ impl Plugin {
         self.device_of(comm)?;
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
         if Arc::strong_count(&found) > 1 {
-            // Withdrawn memory cannot be sent any more.
+            // Posts what was left to a helper: withdrawn memory cannot be sent any more.
             self.senders.for_each(Sender::post_new);
         }
         found.withdraw();

@@ -172,8 +172,8 @@ impl Progress {
 
     /// Advances the closed communicators. Returns whether there are any.
     pub(crate) fn drain(&self, now: Instant) -> bool {
-        // All farewells advance in one round, without the lock: none blocks another, an open
-        // communicator or a concurrent close.
+        // All farewells advance in one round, without the lock, so that no farewell blocks another
+        // farewell, an open communicator or a concurrent close.
         let mut closed = std::mem::take(&mut *lock(&self.closed));
         let any = !closed.is_empty();
         let in_haste = self.stops.load(Ordering::Relaxed);

@@ -110,8 +110,8 @@ pub(super) struct Shared {
     pub(super) leaving: OnceLock<Deadline>,
     /// The control plane that is being made from this communicator.
     successor: Mutex<Weak<ControlPlane>>,
-    /// Sockets at which the survivors can meet, if this rank coordinates them: by port, one per
-    /// verdict.
+    /// Listening sockets at which the survivors can meet, if this rank coordinates their agreement.
+    /// There is one socket per verdict; the key is its port.
     rendezvous_listeners: Mutex<BTreeMap<u16, TcpListener>>,
     pub(super) recorder: Recorder,
 }
@@ -140,7 +140,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // The write fails only if the counter is full: then the thread is awake.
+        // The write fails only if the counter is full. Any counter above 0 wakes the thread.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -507,7 +507,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// A rank failed or left, or not all ranks called within `timeout`. If a rank's time runs out,
-    /// the first rank that took no part is declared failed on all ranks.
+    /// the lowest rank that took no part is declared failed on all ranks.
     pub fn all_gather(
         &self,
         blob: Vec<u8>,
@@ -569,7 +569,7 @@ impl Drop for ControlPlane {
 
 fn recorder(join: &Join, roster: &Roster) -> Result<Recorder, BootstrapError> {
     let Join { rank, ranks, timing, .. } = *join;
-    // The name is derived from the session, which need not be seen from outside.
+    // The name is derived from the session, so that the recording does not show the session itself.
     let name = Secret::from_bytes(roster.session).derive(b"name of a recording");
     let subject = Subject {
         rank,

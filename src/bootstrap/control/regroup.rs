@@ -121,7 +121,7 @@ impl ControlPlane {
         };
         let endpoints = hosts.into_iter().map(|host| Endpoint::new(host, port)).collect();
         let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
-        // `members` has at most RANKS_MAX.
+        // `members` has at most RANKS_MAX ranks, so the casts below are exact.
         let id = UniqueId { endpoints, secret };
         let mut join = Join::new(position as Rank, members.len() as u32, id);
         join.listener = listener;

@@ -146,8 +146,8 @@ fn candidate(
     Ok(of(devices, lacks))
 }
 
-/// Keeps only InfiniBand devices, if there are any. Rails pair devices by position, and hosts with
-/// both kinds mostly use the other kind for storage.
+/// Keeps only InfiniBand devices, if there are any. Rails pair devices by position, without regard
+/// to their link layers, and hosts with both kinds mostly use the other kind for storage.
 fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     let is_infiniband = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
     if !devices.iter().any(is_infiniband) {

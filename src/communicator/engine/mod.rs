@@ -138,7 +138,8 @@ pub(super) struct Engine {
     pub(super) ports: CpuPorts,
     pub(super) wait_policy: WaitPolicy,
     pub(super) own_record: Option<Region>,
-    /// Records of the peers, by rank; none for this rank.
+    /// Memory in which each peer on this host publishes the record of its call, by rank; none for
+    /// this rank and for ranks on other hosts.
     pub(super) peer_records: Vec<Option<Region>>,
     /// The connections behind the links; none for a single rank.
     pub(super) wiring: Option<Wiring>,
@@ -697,8 +698,8 @@ impl Engine {
         Ok(self.touch(at))
     }
 
-    /// Writes a call's numbers into its plan. Allocates only for a longer list of blocks than
-    /// before.
+    /// Writes a call's numbers into its plan. Allocates only if the list of blocks in one of the
+    /// plan's layouts becomes longer.
     fn bind(
         &mut self,
         plan: usize,

@@ -130,7 +130,7 @@ fn until(
 fn waits(fixture: &dyn Fixture) -> Outcome {
     let mut all = pair(fixture, CONFIG)?;
     let (sending, receiving) = (Link { peer: 1, channel: 2 }, Link { peer: 0, channel: 2 });
-    // Links only know the time of their last poll.
+    // Links know only the time of their last poll, so the wait for a credit counts from `told` on.
     let told = fixture.now();
     all[0].poll(told).map_err(failed("polling"))?;
     let bytes = u64::from(CONFIG.slots) * (90 + HEADER_BYTES as u64);

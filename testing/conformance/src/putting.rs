@@ -213,7 +213,8 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
             expected.extend(ids);
             pair.post(fixture, 0, &work)?;
         }
-        // No wait after each post: requests without completions of their own must be done, too.
+        // Waits once after several posts: a request that shares the completion of a later one must
+        // be done, too.
         let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
         pair.until(fixture, "all are done", all)?;
     }
@@ -247,7 +248,7 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
 }
 
 /// Checks that a short put is done although its receiver is sending a long put, which the short
-/// put's sender does not take in yet. After both puts, no further put carries an acknowledgement.
+/// put's sender does not take in yet. No later put could carry the short put's acknowledgement.
 fn amid(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let pair = &mut Pair::new(fixture, long)?;
@@ -401,7 +402,8 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
-    // More endpoints than four bits can number.
+    // More endpoints than four bits can number: a transport whose writes carry 32 bits of data has
+    // only four bits beside the immediate.
     const ENDPOINTS: usize = 20;
     let pair = &mut Pair::new(fixture, ENDPOINTS * 8)?;
     let mut routes = vec![(pair.ends[0].endpoint, pair.ends[1].endpoint, pair.ends[0].remote)];

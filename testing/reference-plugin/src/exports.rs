@@ -335,8 +335,8 @@ pub(crate) unsafe extern "C" fn irecv(
             let events = unsafe { values(events, count) }?;
             events.iter().try_for_each(|event| look_at(plugin, *event))?;
         }
-        // SAFETY: the caller passes null or room for the request. The request's old value is only a
-        // hint.
+        // SAFETY: the caller passes null or room for the request. The old value there may be NCCL's
+        // hint `OPTIONAL_COMPLETION`, which is ignored.
         let request = unsafe { output(request) }?;
         request.write(null_mut());
         let mut pieces = Vec::with_capacity(count);

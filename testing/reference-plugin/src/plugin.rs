@@ -71,7 +71,7 @@ impl Side {
 struct Link {
     /// Side of this process; `None` once the communicator is closed.
     side: Mutex<Option<Side>>,
-    /// Number of calls so far; `seen` is this number at the thread's last look.
+    /// Number of calls so far; `seen` is this number at the helper thread's last `is_alone`.
     calls: AtomicU64,
     seen: AtomicU64,
 }

@@ -100,8 +100,8 @@ impl<P: Ports> Operation<P> {
             return Ok(Step::Waiting);
         }
         if self.done {
-            // After `close`, a peer's death does not invalidate the result, and no peer can be
-            // notified.
+            // Errors are ignored after `close`: the death of a peer does not invalidate the result,
+            // and no message can reach that peer.
             return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
         }
         polled.map_err(|error| error.to_string())?;

@@ -240,7 +240,8 @@ impl State {
             SimEvent::Arrive { flight } => self.arrive(&flight),
             SimEvent::Acknowledge { flight, digest } => self.acknowledge(&flight, digest),
             SimEvent::Duplicate(flight) => {
-                // Flights are identified by number, so that none is delivered twice.
+                // Delivery of the put has removed the flight of this number, so the duplicate finds
+                // no flight to deliver again.
                 debug_assert!(!self.flights.contains_key(&flight));
                 self.stats.duplicates += 1;
             }

@@ -22,7 +22,7 @@ impl State {
         self.conditions.latency.saturating_mul(slowness)
     }
 
-    /// Launches a put and draws everything that will happen to it.
+    /// Launches a put. Draws the times of its departure and arrival, and its faults on the way.
     pub(crate) fn launch(&mut self, mut flight: Flight) {
         self.late.begin(&flight);
         let (link, side) = (flight.link, flight.side);

@@ -51,7 +51,7 @@ pub(crate) struct Completion {
 pub(crate) struct Queue {
     pub(crate) domain: u32,
     pub(crate) ready: VecDeque<Completion>,
-    /// Completions that come later.
+    /// Completions that cannot be read yet; [`Network::ripen`] makes them readable.
     pub(crate) late: Vec<Completion>,
     /// Descriptor that signals completions, if the caller asked for one.
     pub(crate) bell: Option<c_int>,

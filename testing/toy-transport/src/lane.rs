@@ -205,7 +205,7 @@ impl Lane for ToyLane {
     }
 
     fn sleep(&mut self, longest: Duration) {
-        // There is no wake-up.
+        // Nothing wakes a sleeping lane early, so the sleep is short.
         std::thread::sleep(longest.min(Duration::from_micros(50)));
     }
 }

@@ -95,8 +95,8 @@ fn watch() -> io::Result<Option<(u8, String)>> {
     watched(command, PATIENCE)
 }
 
-/// Starts a process, returns its report, and kills the process if it still runs a second later.
-/// Returns `None` if no whole report comes within `patience`.
+/// Starts a process and returns its report; `None` if no whole report comes within `patience`. In
+/// both cases, the process then has at most one second to end before it is killed.
 fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, String)>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;

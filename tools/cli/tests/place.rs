@@ -41,7 +41,7 @@ fn programs_get_json_and_what_cannot_be_placed_is_said() {
     assert_eq!((order.len(), order[8], order[16]), (32, 16, 8));
     let wrong = |hosts: &str| refused(&format!("place all_reduce --on p5 --hosts {hosts}"), 2);
     assert!(wrong("0,16").contains("p5 has hosts 0 to 15, no host 16"));
-    assert!(wrong("0-x").contains("no row of hosts"));
+    assert!(wrong("0-x").contains("nor a row of hosts"));
     assert!(wrong("3-1").contains("upwards"));
     assert!(wrong("0-4294967295").contains("at most 65536 hosts"));
     assert!(wrong("1,1").contains("given twice"));

@@ -60,7 +60,8 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// Largest number of characters of evidence: a copied file may hold anything.
+/// Largest number of characters of a subject, and of evidence. They may come from a file of a
+/// copied tree, which may hold anything.
 const TEXT_MAX: usize = 2000;
 
 /// Returns the text as one line. A text of more than `TEXT_MAX` characters is cut there, and `…` is

@@ -58,7 +58,7 @@ pub struct Estimate {
     pub algbw: f64,
     /// Bus bandwidth: bytes per second of the links.
     pub busbw: f64,
-    /// Name of the part that takes most of the time.
+    /// Name of the resource that takes most of the time, such as the network.
     pub bound_by: String,
     /// Bytes that cross between hosts, of all ranks together.
     pub network_bytes: f64,
@@ -213,8 +213,8 @@ impl Scene {
         let mut best: Option<(&Protocol, Prediction)> = None;
         for (least_ns, protocol) in least {
             let best_ns = best.map_or(f64::INFINITY, |(_, seen)| seen.time_ns);
-            // A protocol whose lower bound exceeds the best time needs no simulation; these
-            // simulations are the longest.
+            // A protocol whose lower bound exceeds the best time needs no simulation. The
+            // simulations that are saved would be the longest.
             if least_ns > best_ns {
                 break;
             }

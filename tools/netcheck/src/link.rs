@@ -198,7 +198,8 @@ impl<'a> Flight<'a> {
         })
     }
 
-    /// Tests each request that is not known to be done, the newest first: any order is allowed.
+    /// Tests each request that is not known to be done, the newest first: a plugin must allow tests
+    /// in any order.
     fn test_all(&mut self) -> Outcome {
         for (request, done) in self.requests.iter_mut().rev().filter(|(_, done)| done.is_none()) {
             *done = self.link.comm.net.test(*request)?;

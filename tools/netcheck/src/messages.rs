@@ -1,5 +1,5 @@
-//! Messages between the processes of a point and the process that started them. Each message is a
-//! line of JSON.
+//! Messages between the processes of a point (one check of a plugin) and the process that started
+//! them. Each message is a line of JSON.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Starts the processes of a point, carries messages between them, and ends them.
+//! Starts the processes that test a point (a demand of NCCL on plugins), carries messages between
+//! them, and ends them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -171,7 +171,8 @@ impl<'a> Both<'a> {
     /// Transfers this many messages, at most `IN_FLIGHT` at a time; returns when all have arrived.
     fn send_all(&self, messages: usize, bytes: usize) -> Outcome {
         let mut flight = Flight::new(self.there);
-        // Slots are adjacent, as NCCL's are: far apart, they would compete for cache lines.
+        // The messages' buffers are adjacent, as NCCL's slots are. Far apart, the buffers would
+        // compete for cache lines.
         let stride = bytes.next_multiple_of(4096);
         for message in 0..messages {
             if flight.len() == IN_FLIGHT {

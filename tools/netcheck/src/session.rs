@@ -1,4 +1,4 @@
-//! A session: the points one after another, the output, and the exit status.
+//! A session: the points (demands on a plugin) one after another, the output, and the exit status.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;

@@ -139,7 +139,7 @@ mod faults {
 
     #[test]
     fn memory_of_devices_that_is_not_reached_is_found() {
-        finds("any_descriptor", "dma_buf_registration", "regMrDmaBuf took descriptor -1");
+        finds("any_descriptor", "dma_buf_registration", "regMrDmaBuf accepted descriptor -1");
         finds("closes_descriptor", "dma_buf_registration", "regMrDmaBuf closed the descriptor");
     }
 

@@ -140,8 +140,8 @@ pub fn sent(subject: &dyn Subject) -> Vec<u64> {
     sent
 }
 
-/// Returns the bytes that all ranks have sent since `before`, as one interval of `interval_s`
-/// seconds.
+/// Returns the bytes that all ranks have sent since [`sent`] returned `before`, as one interval of
+/// `interval_s` seconds.
 ///
 /// # Errors
 /// Errors of the communicator.

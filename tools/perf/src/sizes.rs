@@ -76,7 +76,7 @@ impl Step {
 }
 
 impl Step {
-    /// Returns the number of sizes of [`sweep`]; fixed steps need no iteration.
+    /// Returns the number of sizes of [`sweep`]; with [`Step::Bytes`], without iteration.
     #[must_use]
     pub fn count(self, min: usize, max: usize) -> u64 {
         match self {

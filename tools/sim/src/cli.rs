@@ -373,7 +373,7 @@ mod tests {
             ("ferroccl sim --scenario job --on p5 --hosts 17", "give 1 to 16"),
             ("ferroccl sim --scenario job --on meta-24576", "hashed or placed onto different"),
             ("ferroccl sim --scenario all --on p5", "name it with --scenario"),
-            ("ferroccl sim --on p5", "say what"),
+            ("ferroccl sim --on p5", "names only the network"),
             ("ferroccl sim --replay x", "name one (--on)"),
             ("ferroccl sim --replay none --on p5", "no such file"),
             ("ferroccl sim --replay x --on p5 --hosts 1", "this one has 8"),

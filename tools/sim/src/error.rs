@@ -50,7 +50,7 @@ pub enum SimError {
         /// Name of the cluster.
         name: String,
     },
-    /// An error for an experiment that runs on the paper's own network only.
+    /// An error for a given network: the experiment runs only on the network of Meta's paper.
     #[error(
         "{scenario} tries what the paper says of its own network; leave out --on, or run one that \
          works on any network: {which}"

@@ -24,7 +24,7 @@ pub struct Ended {
 /// Load of links, for routing schemes that compare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// Flows on each link, by weight.
+    /// Sum of the weights of the flows on each link.
     flows: &'a [f64],
     /// Capacity of each link, in bytes per second.
     capacity: &'a [f64],
@@ -63,7 +63,7 @@ pub struct Flows {
     capacity: Vec<f64>,
     /// Sum of the rates on each link.
     used: Vec<f64>,
-    /// Weights of flows on each link.
+    /// Sum of the weights of the flows on each link.
     weights: Vec<f64>,
     /// Bytes of ended flows that each link has carried.
     carried: Vec<f64>,

@@ -1,12 +1,14 @@
 //! Simulates how long collectives take on a fabric of switches.
 //!
-//! A network is a set of links ([`network`]): of a zone ([`presets`]), or of any cluster with a
-//! description ([`network::Plan::of`]). A flow takes a path of links ([`routing`]) and shares each
-//! link with others ([`flows`], [`shares`]). Traffic, from coarse to fine:
+//! A network is a set of links ([`network`]): a variant of the network in Meta's paper on RoCE
+//! ([`presets`]), or any cluster with a description ([`network::Plan::of`]). A flow takes a path of
+//! links ([`routing`]) and shares each link with others ([`flows`], [`shares`]). Traffic is
+//! simulated as one of these, from coarse to fine:
 //!
 //! * [`streams`]: messages from NIC to NIC, for questions about routing; [`workload`] derives the
 //!   streams from the schedules of a collective;
-//! * [`queues`]: fluids from queue to queue, for questions about pauses and congestion control;
+//! * [`queues`]: flows as fluids that move from queue to queue, for questions about pauses and
+//!   congestion control;
 //! * [`collective`]: the messages of a collective's programs, run by all ranks, or by some that
 //!   stand for all.
 //!

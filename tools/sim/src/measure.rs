@@ -8,7 +8,7 @@ use crate::network::{Link, Network};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Striping {
     /// Largest amount of a switch's uplinks divided by their mean, averaged over the switches that
-    /// carry any: the paper's max-to-mean ratio (MMR). 1 means perfectly even.
+    /// carry any: the max-to-mean ratio (MMR) of Meta's paper on RoCE. 1 means perfectly even.
     pub max_to_mean: f64,
     /// Largest max-to-mean ratio of a switch.
     pub max_to_mean_worst: f64,

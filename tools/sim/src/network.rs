@@ -1,8 +1,8 @@
 //! A fabric and its hosts as links, each in one direction.
 //!
 //! A link stores only its capacity; its ends are computed. A *cable* of tier t goes from a *child*
-//! (a host, or a group of the tier below) up to a switch of the child's group. All children of a
-//! tier have the same `n` cables, so cable `c` of the tier is cable `c mod n` of child `c / n`.
+//! (a host, or a group of the tier below) up to a switch of the child's group. Each child of a tier
+//! has `n` cables, wired alike, so cable `c` of the tier is cable `c mod n` of child `c / n`.
 //! Each cable is two links, up and down. Each rank also has a link out of it, and one into it,
 //! within its host.
 

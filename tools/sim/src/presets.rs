@@ -8,8 +8,8 @@ use crate::network::Plan;
 /// Bytes per second of 400 Gbit/s.
 pub const GBPS_400: f64 = 50e9;
 
-/// A zone as in [Meta, SIGCOMM 2024], section 4: racks of hosts, with one rack switch per rack.
-/// Each rack switch has one uplink to every spine switch.
+/// One or more equal zones as in [Meta, SIGCOMM 2024], section 4: racks of hosts, with one rack
+/// switch per rack. Each rack switch has one uplink to every spine switch of its zone.
 ///
 /// [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 #[derive(Clone, Debug, PartialEq)]
@@ -20,13 +20,13 @@ pub struct Zone {
     pub rack_hosts: u32,
     /// NICs, and ranks, of each host.
     pub nics: u32,
-    /// Spine switches, each with one cable to every rack.
+    /// Spine switches of each zone, each with one cable to every rack of the zone.
     pub uplinks: u32,
     /// Bandwidth of a NIC, in bytes per second.
     pub nic_bytes_per_s: f64,
     /// Bandwidth of an uplink, in bytes per second.
     pub uplink_bytes_per_s: f64,
-    /// Zones; a third tier joins more than one.
+    /// Number of zones; if there are several, a third tier joins them.
     pub zones: u32,
     /// Oversubscription of the third tier: bandwidth into the spine switches from below, divided by
     /// their bandwidth upwards.

@@ -33,7 +33,7 @@ impl Ord for Ordered {
 pub struct Shares {
     /// Links that flows take, in the order of their first flow.
     touched: Vec<Link>,
-    /// Per link: its index in `touched`, if its `round` is the current one.
+    /// Per link: its index in `touched`; valid if the link's `round` equals `number`.
     dense: Vec<u32>,
     round: Vec<u32>,
     number: u32,

@@ -41,7 +41,7 @@ pub struct RunParams {
     /// Overhead of each work request in bytes on the wire: request, acknowledgement, and a partly
     /// filled last packet.
     pub request_bytes: f64,
-    /// Interval of [`Flows::new`], in seconds.
+    /// Least interval between two computations of the flows' rates, in seconds ([`Flows::new`]).
     pub settle_s: f64,
 }
 

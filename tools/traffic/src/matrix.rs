@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 /// Largest number of bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Largest number of ranks: as many as can be planned.
+/// Largest number of ranks; `ferroccl plan` has the same limit.
 pub const RANKS_MAX: u32 = 1 << 18;
 /// Largest number of intervals. Every interval up to the last takes memory, even without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;

@@ -49,8 +49,8 @@ const BELIEVED: f64 = 0.3;
 /// State of a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The rail is connected again; the peer's keys are not all known yet, or the proof that the
-    /// rail works has not arrived yet.
+    /// The rail is connected again. Some keys of the peer are not known yet, or the proof (a test
+    /// put of this side) is not done yet.
     Joining(EndpointId),
     Up(EndpointId),
     /// The rail has failed, and the peer is asked which of these puts have arrived.
@@ -143,7 +143,7 @@ pub(crate) struct Load(CachePadded<AtomicUsize>);
 pub(crate) struct Rail {
     /// Index of this side's device that the rail uses.
     pub(crate) lane: usize,
-    /// Largest number of puts that may be open on that device.
+    /// Largest number of puts of data that the rail may have open, by the limit of that device.
     depth: usize,
     pub(crate) stage: Stage,
     /// Number of times that the rail has come back.
@@ -172,11 +172,11 @@ pub(crate) struct Rail {
     /// Arrivals before the rail came back, kept until the peer no longer needs them.
     before: Option<Arrivals>,
     rate: Rate,
-    /// True if the proof that a joining rail works has arrived, or none can be made; `informed` is
+    /// True if the proof that the joining rail works is done, or none can be made; `informed` is
     /// true if the keys of all memory that the peer shares have arrived.
     proved: bool,
     informed: bool,
-    /// True while the rail's device has not taken the proof.
+    /// True while the proof must be posted again, because the rail's device did not take it.
     pub(crate) owes_proof: bool,
     /// Time of the rail's first put since it was last connected.
     carries_since: Option<Instant>,
@@ -493,7 +493,7 @@ impl Rail {
         u64::from(self.epoch) == epoch && self.endpoint().is_some()
     }
 
-    /// Records that the proof that the rail works has arrived, or that none can be made.
+    /// Records that the proof that the rail works is done, or that none can be made.
     pub(crate) fn proved(&mut self) {
         self.proved = true;
         self.ready();

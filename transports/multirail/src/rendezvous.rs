@@ -20,7 +20,7 @@ use crate::shared::Shared;
 /// Random name of a link in both processes.
 pub(crate) type LinkId = [u8; 16];
 
-/// Longest text of the user in a hello, in bytes.
+/// Longest hello of the caller that a rail's hello may carry, in bytes.
 const TEXT_BYTES_MAX: usize = 64;
 /// Longest wait for the other rails after the first one has connected.
 const GATHER: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) struct Hello {
     pub(crate) known: u8,
     /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,
-    /// Text of the user; unused if the rail comes back.
+    /// Hello of the caller for the link; unused if the rail comes back.
     pub(crate) text: Vec<u8>,
 }
 
@@ -82,9 +82,9 @@ impl Addresses {
 }
 
 /// Shortens an address of rails by one step. Replaces the longest device address with the result of
-/// `shorter`. If this result is none, leaves out the last device; the peer sends its address later.
-/// Returns none if `address` is no address of rails, or if `shorter` returns none and `address`
-/// has no more than `least` devices, or only one.
+/// `shorter`. If this result is none, leaves out the last device; the listening side sends that
+/// device's address later, over the link. Returns none if `address` is no address of rails, or if
+/// `shorter` returns none and `address` has no more than `least` devices, or only one.
 #[must_use]
 pub fn shorten(
     address: &Address,
@@ -114,8 +114,8 @@ impl Dial {
         self.addresses.of(rail)
     }
 
-    /// Learns the address of a device of the peer: the addresses come in order, some twice. Returns
-    /// false if the peer has no such device.
+    /// Learns the address of a device of the peer. The addresses come in order, and one that comes
+    /// again changes nothing. Returns false if the peer has no such device.
     pub(crate) fn learn(&mut self, device: usize, address: Address) -> bool {
         let Addresses { count, known } = &mut self.addresses;
         if device == known.len() && device < *count {

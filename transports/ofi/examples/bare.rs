@@ -98,7 +98,7 @@ fn offer(functions: &Functions, provider: &str) -> Result<*mut fi_info, Failure>
     let modes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     // SAFETY: as above.
     unsafe { &mut *asked.domain_attr }.mr_mode = modes;
-    // SAFETY: the name ends with a zero; the library frees the copy with the offer.
+    // SAFETY: the name ends with a zero; the library frees the copy with the hints.
     let name = unsafe { libc::strdup(name.as_ptr()) };
     // SAFETY: as above.
     unsafe { &mut *asked.fabric_attr }.prov_name = name;
@@ -125,7 +125,7 @@ fn domain(functions: &Functions, info: *mut fi_info) -> Result<*mut fid_domain, 
 
 type Objects = (*mut fid_ep, *mut fid_cq, *mut fid_av);
 
-/// Opens an endpoint, its queue and its vector.
+/// Opens an endpoint, its completion queue and its address vector.
 fn endpoint(info: *mut fi_info, domain: *mut fid_domain) -> Result<Objects, Failure> {
     let (mut queue, mut vector, mut endpoint) = (null_mut(), null_mut(), null_mut());
     let mut of_queue = fi_cq_attr {

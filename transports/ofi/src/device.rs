@@ -50,8 +50,8 @@ pub struct Options {
     pub silent_within: Duration,
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,
-    /// True to use only four of the eight bytes of remote CQ data that a write may carry: EFA has
-    /// only four.
+    /// True if writes carry only four bytes of remote CQ data, as over EFA, even where the provider
+    /// has eight. Tests set it.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). Messages are never
@@ -77,13 +77,14 @@ impl Default for Options {
     }
 }
 
-/// Returns whether puts may be writes; the adapter may still be unable to write.
+/// Returns whether the options and the provider's offer (`info`) allow puts to be writes. An
+/// adapter may still be unable to write, which only its open endpoint shows.
 pub(crate) fn writes(info: &Info, options: &Options) -> bool {
     let can_write = info.has(FI_RMA) && info.domain().cq_data_size >= DATA_BYTES;
     can_write && (options.always_writes || info.suits_writes())
 }
 
-/// Returns the capabilities of an offer.
+/// Returns the capabilities of a device, from what its provider offers (`info`).
 pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
     let layout = layout(info, options);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };

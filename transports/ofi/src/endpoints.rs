@@ -15,7 +15,7 @@ pub(crate) struct Endpoints {
     control: Option<Endpoint>,
 }
 
-/// Endpoints of a lane, by group: each group serves the same number of peers.
+/// Endpoints of a lane, by group: each group has room for the same number of peers.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// Endpoints in use, by the number of their group.

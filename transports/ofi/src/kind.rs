@@ -15,7 +15,7 @@ use crate::transport::OfiTransport;
 const USUAL: [&str; 3] = ["efa", "tcp", "tcp;ofi_rxm"];
 
 ccl_core::tunables! {
-    /// Tunables of libfabric alone.
+    /// Tunables that no other transport has.
     #[derive(Clone, Debug)]
     pub(crate) struct OfiTunables {
         provider: String = String::new(), "FERROCCL_OFI_PROVIDER", Some("FI_PROVIDER"), true,
@@ -31,8 +31,9 @@ ccl_core::tunables! {
 /// Variable that lets a rank fork on systems where EFA's provider would otherwise end the rank.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
-/// Software providers. A setting that names one of these first does not ask for an adapter:
-/// `FI_PROVIDER` may be set for another program, such as MPI.
+/// Software providers. A setting that names one of these first does not count as naming devices
+/// ([`TransportKind::names_devices`]), because `FI_PROVIDER` may be set for another program, such
+/// as MPI.
 const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
 
 /// Returns the providers that a setting names, in its order. `FI_PROVIDER` may be a list, or a list
@@ -94,8 +95,8 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
 }
 
 /// Returns the best available provider, or `tcp` if none is found. Without an EFA adapter, returns
-/// an error unless the configuration names this transport. Otherwise libfabric would be loaded only
-/// to look for providers: loading is slow, and some providers set signal handlers.
+/// an error unless the configuration names this transport: libfabric is not loaded only to look
+/// for providers, because loading is slow, and some providers set signal handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
     if has_efa() {
         return Ok(USUAL[0].to_owned());

@@ -3,13 +3,14 @@
 //!
 //! # How it works
 //!
-//! A lane has reliable datagram endpoints (`FI_EP_RDM`), and nothing relies on an order. Over EFA,
-//! a put is a write with remote CQ data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both
-//! sides. The data carries the sender's number and the immediate (see `tag`); the completion has
-//! the length. EFA's data has four bytes, which tell only 16 peers apart, so the lane has an
-//! endpoint for every 16 peers. Credits and CTS use an endpoint of their own if the provider has a
-//! low-latency traffic class (see `endpoints`). Endpoints are not connected, so only keys keep a
-//! peer out: memory has a key of its own for each peer, and the key ends with the peer's link.
+//! A lane has reliable datagram endpoints (`FI_EP_RDM`). Nothing relies on the order in which puts
+//! arrive. Over EFA, a put is a write with remote CQ data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which
+//! completes at both sides. The data carries the sender's number and the immediate (see `tag`); the
+//! completion has the length. EFA's data has four bytes, which tell only 16 peers apart, so the
+//! lane has an endpoint for every 16 peers. Credits and CTS use an endpoint of their own if the
+//! provider has a low-latency traffic class (see `endpoints`). Endpoints are not connected, so only
+//! keys keep a peer out of memory: memory has a key of its own for each peer, and the key ends with
+//! the peer's link.
 //!
 //! Software providers check the key of a write only at its beginning: if the memory is deregistered
 //! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that
@@ -20,7 +21,7 @@
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
 //! the peer's process ends. A side that leaves reports how many immediates it has sent, and the
-//! other side counts those that arrive.
+//! other side confirms once so many have arrived.
 //!
 //! # What is missing
 //!

@@ -12,7 +12,7 @@ use libfabric_sys::fi_context2;
 
 use crate::native::{Domain, Endpoint, LOCAL, Memory, OfiError, transport_error};
 
-/// Largest number of data puts under way on one link, and of control puts.
+/// Largest number of puts of each kind (data, control) under way on one link.
 pub(crate) const DEPTH_MAX: usize = 64;
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;

@@ -389,7 +389,7 @@ impl Peer {
     }
 
     /// Sends this side's farewell, unless its last farewell still counts everything that was sent.
-    /// Another farewell is needed if puts of another rail are repeated here after the last one.
+    /// Another farewell is needed if puts of another rail are repeated here after a farewell.
     /// Sends none after a failed put: the link is about to be lost.
     pub(crate) fn leave(&mut self) {
         if self.failing.is_none() && self.farewell != Some(self.sent) {

@@ -12,7 +12,7 @@ use crate::requests::Requests;
 #[derive(Debug)]
 pub(crate) struct Posted {
     domain: Arc<Domain>,
-    /// True if puts are writes.
+    /// True if puts are writes, false if they are messages.
     writes: bool,
     /// Endpoints, each for a group of peers; closed before the memory of their requests is freed.
     pub(crate) endpoints: Groups,
@@ -57,9 +57,9 @@ impl Posted {
         self.requests.clear();
     }
 
-    /// Ends the requests that read this memory. Only closing an endpoint ends a request: if the
-    /// provider sends from the memory, all endpoints close; if only given-up requests read it, the
-    /// failed endpoints close.
+    /// Ends the requests that read this memory. Only closing an endpoint ends a request. All
+    /// endpoints close if the provider may still complete such a request. Only the failed endpoints
+    /// close if all such requests are given up, because their completion queue has failed.
     pub(crate) fn withdraw(&mut self, memory: &Arc<Registered>) {
         if self.requests.any_of(memory, false) {
             self.is_withdrawn = true;

@@ -20,7 +20,7 @@ pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288"
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
 /// First major version of that provider that does not read the variable. It comes with libfabric
-/// 1.20, where this provider is not needed.
+/// 1.20, where the provider is not needed: since 1.18, `tcp` needs no `ofi_rxm` above it.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.

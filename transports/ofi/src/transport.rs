@@ -33,7 +33,7 @@ impl OfiTransport {
         OfiTransport { functions: Some(functions), ..OfiTransport::new(provider, options) }
     }
 
-    /// Returns the offers that can carry puts.
+    /// Returns the provider's offers that can carry puts, one per device.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
         let mut offers = Info::offers(self.functions.map_or_else(functions, Ok)?, &self.provider)?;
         // As with FI_PROVIDER, the name of a provider without reliable datagram endpoints stands

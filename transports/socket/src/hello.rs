@@ -14,7 +14,7 @@ const RESUMES: u8 = 2;
 /// Hello of the connecting side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Token of the gate to enter.
+    /// Token of the gate (the peer's listener) to enter.
     pub token: Token,
     /// True if the connection is to be encrypted.
     pub encrypts: bool,

@@ -326,7 +326,8 @@ impl SocketHandshake {
         let peer = self.peer.clone();
         let reason = match self.stage {
             Stage::Proof => match self.handshake.closed() {
-                // Sides that resume share the secret: a hang-up is another break, not a refusal.
+                // Sides that resume a broken connection share the secret, so a hang-up means that
+                // the connection broke again, and not that the peer refuses.
                 (reason, true) if !self.hello().is_some_and(|hello| hello.resumes) => {
                     return self.refused(reason.to_owned());
                 }

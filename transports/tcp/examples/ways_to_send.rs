@@ -355,7 +355,7 @@ impl Way for Ring {
             let (result, flags) = self.completion()?;
             self.sent += 1;
             if io_uring::cqueue::more(flags) {
-                // This completion is the notification that the memory is free.
+                // The next completion is the notification that the memory is free.
                 let (usage, _) = self.completion()?;
                 self.copied += u64::from(usage as u32 >> 31);
             }

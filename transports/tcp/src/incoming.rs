@@ -67,7 +67,7 @@ pub(crate) struct Incoming {
     start: usize,
     end: usize,
     partial: Option<Partial>,
-    /// True if the last put was long.
+    /// True if the put whose header was parsed last has at least [`LONG_BYTES`].
     long: bool,
     /// Puts and notes received in full, modulo 2^32.
     received: u32,
@@ -104,8 +104,8 @@ impl Incoming {
     }
 
     /// Reads available bytes; `inbox` is the memory that the peer may write to. Returns whether the
-    /// caller may read again at once. It may not after a long put: the receiver can then redirect
-    /// the next put before that put's bytes are read.
+    /// caller may read again at once. Returns false after a long put, so that the receiver can
+    /// redirect the next put before the bytes of the next put are read.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,

@@ -138,7 +138,8 @@ impl TcpLane {
             // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
-        // Control puts are bounded by the memory that they grant, and do not wait for data.
+        // Control puts do not wait for data. The memory that they offer to the peer bounds their
+        // number.
         if !is_control && peer.outstanding_data() >= DEPTH_MAX {
             return Ok(false);
         }
@@ -284,7 +285,7 @@ impl Lane for TcpLane {
         self.wait_for_shutdown(Some(endpoint));
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
         if let Some(mut found) = found {
-            // A forked child shares the parent's epoll instance.
+            // A forked child must remove no socket from epoll: the instance is also the parent's.
             if self.process == rustix::process::getpid() {
                 found.stripes.iter_mut().for_each(|stripe| drop(stripe.drop_connection()));
             }
@@ -400,7 +401,7 @@ impl Lane for TcpLane {
         from: LocalSlice,
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
-        // A redirect copies bytes that have already arrived.
+        // A redirect writes to memory: it copies bytes that have already arrived.
         let _writing = self.writer.begin();
         self.refresh();
         let other = |into: LocalSlice| {

@@ -1,5 +1,6 @@
-//! Registry of lanes that may be writing to registered memory: a lane writes only during a call.
-//! Deregistration waits for the lanes that are writing at that time; lanes never wait.
+//! Registry of lanes that may be writing to registered memory. A lane writes only while one of its
+//! methods runs, and the method marks the lane as writing for that time. Deregistration waits for
+//! the lanes that are marked when it begins; lanes never wait.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -100,7 +100,8 @@ impl Device for VerbsDevice {
         // without an address now may have one again when peers connect.
         let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
         let own = gid::ip(located.choice.row.gid);
-        // Peers try the port's own address first: the side connection takes the path of the data.
+        // Peers try the port's own address first, so that the side connection takes the path of the
+        // data.
         let setup = self.setup(secret);
         Ok(Box::new(LinkListener::new(device, interfaces, &setup, Some(own))?))
     }

@@ -77,7 +77,7 @@ pub(crate) struct Endpoint {
     control: VecDeque<Waiting>,
     /// Waiting puts whose writes are prepared; their memory is kept until the writes are posted.
     posting: Vec<Waiting>,
-    /// Number of bytes that were handed to the device and are not done: the lane's load counts
+    /// Number of bytes that were handed to the device and are not done. The lane's load includes
     /// them.
     pub(crate) under_way: usize,
     /// Queue pairs with writes that are not handed to the device yet.
@@ -356,7 +356,8 @@ impl Endpoint {
     }
 
     /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on queue pair
-    /// `at`. `open` is the put's index in `self.open`; none if the write is done at once.
+    /// `at`. `open` is the put's index in `self.open`; none if the write counts as done as soon as
+    /// it is posted.
     fn write_part(
         &mut self,
         put: &Put,

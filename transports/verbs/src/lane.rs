@@ -1,4 +1,5 @@
-//! A lane: puts become writes, completions become events.
+//! A lane: puts become writes, completions become events. Each link also has a side connection, a
+//! TCP connection that carries notes and the farewell.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +42,8 @@ const CHECK_MOVING: Duration = Duration::from_millis(4);
 const READY_MAX: usize = 64;
 /// Pause between two checks of a farewell.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest sleep of a lane that waits for its port's budget.
+/// Longest sleep of a lane that waits for its port's budget, which limits the bytes that all links
+/// of the port have under way.
 const BUDGET_NAP: Duration = Duration::from_micros(100);
 /// Longest time that failed queue pairs may take to report earlier completions.
 const LAST_WORDS: Duration = Duration::from_millis(20);

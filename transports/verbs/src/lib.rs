@@ -86,11 +86,11 @@ pub struct Options {
     pub policy: Policy,
     /// Number of writes that may be under way on the queue pairs of one traffic class of a link.
     /// Each queue pair has room for at least a quarter of this number, since a rule of the policy
-    /// may use only some of the queue pairs. So more than four queue pairs together have room for
-    /// more.
+    /// may use only some of the queue pairs. So five or more queue pairs together have room for
+    /// more writes than this number.
     pub writes: u32,
-    /// Number of immediates that may come over a link before the lane is polled, shared in the same
-    /// way as `writes`.
+    /// Number of immediates that may come over a link before the lane is polled; queue pairs share
+    /// it in the same way as `writes`.
     pub immediates: u32,
     /// Number of completions that a lane's queue holds.
     pub completions: u32,
@@ -214,7 +214,7 @@ impl Options {
             rnr_retries: own.rnr_retries,
             mtu_bytes: own.mtu,
             relaxed_ordering: own.relaxed_ordering > 0,
-            // A peer may be busy with other things.
+            // Joining may take as long as any operation: a peer may be busy with other things.
             join_within: config.timeout,
             link_within,
             ..Options::default()

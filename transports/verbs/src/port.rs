@@ -23,8 +23,8 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// Number of the port, from 1.
     pub(crate) number: u8,
-    /// Attributes at opening. Among the attributes that may change later, only the link's width and
-    /// speed are used.
+    /// Attributes at opening. Of those that may change later, only the link's width and speed are
+    /// read from this copy.
     pub(crate) attr: ibv_port_attr,
     /// Addresses and packet length, which may change.
     located: Mutex<Located>,

@@ -275,7 +275,7 @@ struct Reaped(Child);
 impl Drop for Reaped {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        // The next server uses the same port.
+        // Wait until the process has ended: the next server uses the same port.
         for _ in 0..100 {
             if !matches!(self.0.try_wait(), Ok(None)) {
                 return;

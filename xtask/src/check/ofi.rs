@@ -23,7 +23,8 @@ const PACKAGES: [(&str, &str); 2] = [
 ];
 /// File name of the library in both versions.
 const LIBRARY: &str = "libfabric.so.1";
-/// Variable of `ofi_rxm` that the launcher sets for its ranks, and its value.
+/// Variable of `ofi_rxm`, with the value that ferroccl's own launcher (`spawn_local`) sets for its
+/// ranks.
 const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 const TEST_WITHIN: Duration = Duration::from_secs(900);
 const INSTALL_WITHIN: Duration = Duration::from_secs(600);
@@ -110,7 +111,7 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);
         }
-        // The launcher sets this for its ranks; other suites run without it.
+        // ferroccl's own launcher sets this for its ranks; other suites run without it.
         cargo.env(EAGER_LIMIT.0, EAGER_LIMIT.1);
         // With this, a test that finds no library fails instead of being skipped.
         cargo.env("FERROCCL_TEST_OFI", "1");

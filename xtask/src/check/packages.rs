@@ -10,7 +10,7 @@ use crate::workspace::{cargo, target_dir};
 const FOLDER: &str = "packages";
 
 /// Arguments for a dry run of publishing each crate of the library. The tree may be dirty, since
-/// the deep tier writes its record.
+/// the deep tier of the tests writes its record (docs/full-run.md) into it.
 const PACKAGES: &[&str] = &[
     "package",
     "--allow-dirty",

@@ -38,7 +38,7 @@ const PARTS: [&str; 13] = [
 
 /// Modules that the guest loads before it sees the host's files.
 const EARLY_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
-/// Modules that later set-ups load; a package without one of them is refused at once.
+/// Modules that later set-ups load; a package that lacks any of them is refused at once.
 const LATER_MODULES: [&str; 5] = ["veth", "bridge", "dummy", "sch_netem", "rdma_rxe"];
 
 /// Kernel that is ready to be started.

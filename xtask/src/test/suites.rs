@@ -20,8 +20,9 @@ pub(crate) struct Suite {
     /// Tests of the suite in each tier; if the suite is in one tier only, the reason.
     pub(crate) tiers: &'static str,
     /// Usual seconds of the quick part and of the deep part, on 2 idle cores with an emulated
-    /// guest, for comparison. A suite is killed after [`HANGS`](super::HANGS) times as much, or
-    /// [`HANGS_AFTER`](super::HANGS_AFTER) if that is longer.
+    /// guest. The summary of a run shows them beside the measured seconds. A suite is killed after
+    /// [`HANGS`](super::HANGS) times as much, or [`HANGS_AFTER`](super::HANGS_AFTER) if that is
+    /// longer.
     pub(crate) usual_s: [u64; 2],
     /// Fewest tests that a part must run or skip: a filter that matches nothing must not pass.
     pub(crate) tests_min: usize,

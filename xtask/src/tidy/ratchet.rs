@@ -16,7 +16,7 @@ use crate::Outcome;
 pub(super) struct Baseline {
     files: BTreeMap<String, usize>,
     functions: BTreeMap<String, usize>,
-    /// Number of modules in circles, by crate.
+    /// Number of modules that use each other in circles, by crate.
     pub(super) circles: BTreeMap<String, usize>,
 }
 

@@ -13,7 +13,7 @@ use ccl_core::time::Instant;
 use ccl_core::types::Rank;
 use std::time::Duration;
 
-/// Largest number of unresponsive ranks that a coordinator connects to at once.
+/// Largest number of unresponsive ranks that the coordinator of an agreement connects to at once.
 const LOOKED_FOR_MAX: usize = 64;
 
 impl Control {
@@ -122,7 +122,7 @@ impl Control {
         let refusal = match self.facts.dead.get(&from) {
             Some(reason) => Some(Message::Dead(Failure { rank: from, reason: reason.clone() })),
             None if self.leaving => {
-                // A rank that has had no neighbour yet does not know the cause.
+                // A rank that has had no neighbour yet does not know what ended the communicator.
                 self.facts.cause().into_iter().for_each(|cause| link.send(cause));
                 Some(Message::Left { rank: self.rank, exchanges: self.exchange.next })
             }
@@ -174,7 +174,8 @@ impl Control {
                 Stage::Introduced(_),
                 fact @ (Message::Dead(_) | Message::Failed(_) | Message::Left { .. }),
             ) => {
-                // A cause leaves the connection open, because a goodbye follows it.
+                // A fact that ended the communicator leaves the connection open, because the peer's
+                // goodbye (`Left`) follows it.
                 let is_cause = match &fact {
                     Message::Dead(failure) => failure.rank != self.rank,
                     fact => matches!(fact, Message::Failed(_)),

@@ -1,4 +1,4 @@
-//! Tests of the judgement, case by case.
+//! Tests of the verdict on which rank is stuck (`find_stuck`), case by case.
 
 use super::*;
 use std::collections::BTreeMap;

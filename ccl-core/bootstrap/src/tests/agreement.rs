@@ -8,8 +8,8 @@ use crate::{NoVerdict, Verdict};
 use ccl_core::types::Rank;
 use std::collections::BTreeMap;
 
-/// Time after the last event within which all survivors agree, in milliseconds: silence is noticed
-/// after 3 s, once for each coordinator that falls silent.
+/// Time after the last event within which all survivors agree, in milliseconds. Each coordinator
+/// that falls silent delays the agreement by 3 s, after which its silence is noticed.
 const BOUND_MS: u64 = 12_000;
 
 /// Runs one history: random events at a few ranks around the time of an agreement.

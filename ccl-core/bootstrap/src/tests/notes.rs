@@ -34,7 +34,7 @@ fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     }
 }
 
-/// Returns a ring in which every rank waits in collective 5, except the last, which ended only 4.
+/// Returns a ring whose ranks wait in collective 5; the last rank still computes after ending 4.
 fn behind(ranks: u32, seed: u64) -> Net {
     let mut net = Net::linked(ranks, seed);
     let last = ranks - 1;

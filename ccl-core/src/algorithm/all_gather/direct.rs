@@ -1,6 +1,6 @@
 //! Direct `all_gather`: every rank sends its block to every other rank.
 //!
-//! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible, over all pairs of ranks.
+//! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible. Every pair of ranks has traffic.
 
 use crate::algorithm::common::{for_each_peer, for_each_peer_backwards};
 use crate::algorithm::{Algorithm, Family, Order, Params};

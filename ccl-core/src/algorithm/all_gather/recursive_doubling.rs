@@ -8,10 +8,11 @@
 //!
 //! If the number of ranks is not a power of two, each extra rank gives its block to a partner first
 //! and gets all other blocks from that partner last. In each round, a core rank (one that is not
-//! extra) has two runs of blocks: of a range of core ranks and, at a fixed distance, of the extra
-//! ranks whose partners are the first ranks of that range. Both runs travel in one message. Steps:
-//! log2 n (two more with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks.
-//! Otherwise an extra rank sends one block, its partner about 2n, and any other rank about n.
+//! extra) has two runs of blocks: those of a range of core ranks and, further on by the number of
+//! core ranks, those of the extra ranks whose partners are the first ranks of that range. Both runs
+//! travel in one message. Steps: log2 n (two more with extra ranks). Bytes sent per rank: n-1
+//! blocks without extra ranks. Otherwise an extra rank sends one block, its partner about 2n, and
+//! any other rank about n.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", 2005.
 

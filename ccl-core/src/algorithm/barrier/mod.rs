@@ -1,5 +1,5 @@
 //! Algorithms of `barrier`: no rank leaves before every rank has entered. A barrier is an
-//! `all_reduce` of one element. Its operator, the maximum, may count a rank twice.
+//! `all_reduce` of one element. Its operator is the maximum, so a rank may be counted twice.
 
 mod dissemination;
 

@@ -89,8 +89,9 @@ impl Binomial {
 }
 
 /// Returns the position of `number` in the in-order binary tree. The children of a number whose
-/// lowest set bit is 2^b are 2^(b-1) below and above it; the right child is nearer if that rank
-/// does not exist. So all odd numbers are leaves. The root is 0 and has one child.
+/// lowest set bit is 2^b are 2^(b-1) below and above it, so all odd numbers are leaves. If no rank
+/// is 2^(b-1) above a number, its right child is above it by the largest smaller power of two for
+/// which a rank exists, if any. The root is 0 and has one child.
 ///
 /// ```text
 ///    0

@@ -1,5 +1,5 @@
-//! Binomial tree `gather`: each rank collects the blocks of its subtree, a range, and forwards them
-//! in one message.
+//! Binomial tree `gather`: each rank collects the blocks of its subtree, whose ranks have
+//! consecutive numbers, and forwards these blocks in one message.
 //!
 //! ```text
 //!   7 ──7──► 6 ──67──► 4 ──4567──► 0        numbers count from the root

@@ -1,7 +1,7 @@
 //! Direct `reduce_scatter`: every rank sends block q to rank q, which folds all blocks in rank
 //! order.
 //!
-//! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible, over all pairs of ranks.
+//! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible. Every pair of ranks has traffic.
 
 use crate::algorithm::common::{fold_in_rank_order, for_each_peer};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -14,7 +14,7 @@ use crate::types::{Collective, Rank};
 enum Value {
     /// The given part of the given rank's input.
     Input(Rank, u32),
-    /// A fold in this order; true if its op is marked as the last.
+    /// A fold of these values, in order; true if its op is marked `last`: the result is complete.
     Fold(Vec<Rc<Value>>, bool),
 }
 

@@ -189,11 +189,11 @@ pub struct Attributes {
     pub send: Fan,
     /// Peers and flows of receives.
     pub receive: Fan,
-    /// Bits of operations.
+    /// Mask with one bit for each operation.
     pub operations: u32,
-    /// Bits of algorithms.
+    /// Mask with one bit for each algorithm.
     pub algorithms: u32,
-    /// Bits of protocols.
+    /// Mask with one bit for each protocol.
     pub protocols: u32,
 }
 const _: () = assert!(size_of::<Attributes>() == 44);

@@ -1,4 +1,5 @@
-//! Version 10, since NCCL 2.26.2: no contexts; `connect` takes the communicator's configuration.
+//! Version 10, since NCCL 2.26.2: unlike in version 11, there are no contexts, and `connect`, not
+//! `init`, takes the communicator's configuration.
 
 use core::ffi::{CStr, c_int};
 

@@ -1,4 +1,5 @@
-//! Version 9, since NCCL 2.24.3: no configuration of a communicator, and no profiler.
+//! Version 9, since NCCL 2.24.3: unlike in version 10, no function takes a profiler or the
+//! configuration of a communicator.
 
 use core::ffi::{CStr, c_int};
 use core::mem::offset_of;

@@ -30,7 +30,7 @@ pub(crate) struct Guess {
 impl Guess {
     /// Returns whether a message of `bytes` bytes was redirected past the slot.
     pub(crate) fn took(&self, bytes: usize) -> bool {
-        // The lane does not redirect longer messages.
+        // The lane does not redirect messages that are longer than the buffer.
         bytes > 0 && self.into.as_ref().is_some_and(|into| bytes <= into.bytes)
     }
 
@@ -76,7 +76,8 @@ impl Expected {
 
     /// Expects the message for a buffer in the next slot. Returns false if that slot is taken or
     /// slots are not guessed. `held` are slots whose messages have no buffer yet. Call this when
-    /// all events have been taken: the lane does not remember messages that have already arrived.
+    /// all events have been taken: the lane forgets a message that has arrived, and would redirect
+    /// the slot's next message.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,

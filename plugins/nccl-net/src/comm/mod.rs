@@ -5,10 +5,11 @@
 //!   identifies the group and the buffer.
 //! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
-//!   known. Some slots are reserved for messages whose buffers are known: messages without a posted
-//!   receive cannot fill all slots. If all buffers of a group are short, its CTS is sent
-//!   only when a message waits for a buffer, or after 1 ms without events (at most 10 ms): a
-//!   message may be longer than its buffer and need the CTS.
+//!   known. Some slots are reserved for messages whose buffers are known, so that messages without
+//!   a posted receive cannot fill all slots. If all buffers of a group are short, its CTS is
+//!   withheld until a message waits for a buffer, until 1 ms has passed without events, or until
+//!   10 ms have passed in any case. The two time limits are for a message that is longer than its
+//!   buffer: it needs the CTS.
 //! * **Over TCP, slots are large and mostly take no memory.** The sender does not copy a long
 //!   message: the message's memory stays in use until all of it is written to the socket. The
 //!   receiver redirects each slot's message to the buffer that it expects the message for.
@@ -50,7 +51,7 @@ pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 const HELP_BYTES_MIN: usize = 64 << 10;
 /// Rate, in bytes per microsecond, of the slowest network on which helpers are of use.
 const HELP_BYTES_PER_US: usize = 1000;
-/// Time for which helpers poll in addition to the time of the message.
+/// Time for which helpers poll beyond the time that the message takes at [`HELP_BYTES_PER_US`].
 const HELP_WITHIN: Duration = Duration::from_millis(1);
 /// Time after a helper's last poll for which the caller leaves polling to helpers.
 const HELP_GAP_MAX: Duration = Duration::from_micros(20);
@@ -59,7 +60,8 @@ const HELP_PAUSE: Duration = Duration::from_micros(2);
 /// Shortest duration of a poll that is assumed to have copied bytes.
 const HELP_COPY_MIN: Duration = Duration::from_micros(5);
 
-/// Factor by which slots are longer if they take memory only for messages without a known buffer.
+/// Factor by which slots are longer than `short_bytes` if they take memory only for messages
+/// without a known buffer.
 const LONG_SLOT: usize = 64;
 /// Largest number of bytes of such a slot, unless `short_bytes` is larger.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
@@ -82,8 +84,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Adapts the settings to a connection. If the device redirects, longer messages need not be
-    /// copied: their slots take memory only if messages come before their buffers.
+    /// Adapts the settings to a connection. If the device redirects, messages that exceed
+    /// `short_bytes` need not be copied, so slots may be longer than `short_bytes`: they take
+    /// memory only if messages come before their buffers.
     fn on(mut self, connection: &Connection) -> Settings {
         self.slot_bytes = self.short_bytes;
         self.has_helpers &= connection.copies();
@@ -153,7 +156,8 @@ impl Help {
         Help { until: Instant::ZERO, polled: None, pause: Duration::ZERO }
     }
 
-    /// Asks for help, for the time that a message takes at [`HELP_BYTES_PER_US`].
+    /// Asks for help, for [`HELP_WITHIN`] beyond the time that a message takes at
+    /// [`HELP_BYTES_PER_US`].
     fn ask(&mut self, settings: &Settings, now: Instant, bytes: usize) {
         if settings.has_helpers && bytes >= HELP_BYTES_MIN {
             let us = (bytes / HELP_BYTES_PER_US) as u64;

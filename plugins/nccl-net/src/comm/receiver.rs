@@ -19,10 +19,11 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
 
-/// Identifier of all puts except puts of records: a record's identifier is its index in the ring.
+/// Identifier of all puts except puts of CTS records: a record's identifier is its index in the
+/// peer's ring of records.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations known to the peer at which deregistered ones are withdrawn.
+/// Number of registrations that the peer may know before deregistered ones are withdrawn.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent: a message that is longer than its buffer
 /// may be waiting for a CTS.
@@ -76,9 +77,9 @@ pub(crate) struct Receiver {
     settings: Settings,
     /// Slots, filled by the peer.
     slots: OwnedMemory,
-    /// Memory that records are sent from, one for each entry of the peer's ring.
+    /// Memory from which CTS records are sent: one record for each entry of the peer's ring.
     records: OwnedMemory,
-    /// Ring of the peer, once it is known.
+    /// Peer's ring of CTS records, once this side knows its key.
     ring: Option<RemoteMr>,
     /// True once the peer has said that it is ready.
     is_peer_ready: bool,
@@ -385,8 +386,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes a chunk that has arrived in a put of `put_bytes` bytes. A redirected chunk with a
-    /// right guess is in its buffer. All others are held until all events have been taken.
+    /// Takes a chunk that has arrived in a put of `put_bytes` bytes. If the lane has redirected the
+    /// chunk to the right buffer, the chunk is already there. All other chunks are held until all
+    /// events have been taken.
     fn chunk(&mut self, slot: usize, put_bytes: usize) -> Result<(), NetError> {
         let header = self.header(slot)?;
         let bytes = header.bytes as usize;
@@ -584,8 +586,8 @@ impl Receiver {
 
     /// Marks a slot as free. The peer is told once half of all slots are free and not announced.
     /// While messages are held or slots are not guessed, a quarter is enough. The peer reserves at
-    /// least a quarter of all slots for messages with known buffers: at least one reserved slot
-    /// therefore stays usable.
+    /// least a quarter of all slots for messages with known buffers. Less than a quarter of all
+    /// slots is unannounced in these cases, so the peer can use at least one of the reserved slots.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

@@ -222,7 +222,7 @@ impl Immediate {
 /// A message that is sent beside the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// Ring of the sender for CTS.
+    /// Ring of the data's sender, into which the receiver puts CTS records.
     Ring(RemoteKey),
     /// Slots of the receiver: their number, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),

@@ -297,7 +297,7 @@ const PLANTS: &[Plant] = &[
                 m.write(&format!("{PORT}/gids/{row}"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
             }
         },
-        &["mlx5_0:1", "no further than its link"],
+        &["mlx5_0:1", "which is link-local"],
     ),
     told(&[("NCCL_IB_GID_INDEX", "2")], "gids", "warning", &["RoCE v1", "FERROCCL_IB_GID_INDEX"]),
     told(&[("FERROCCL_IB_GID_INDEX", "4")], "gids", "fault", &["row 4", "is empty"]),
@@ -656,7 +656,8 @@ fn peers_are_reached_refused_or_unknown() {
     };
     let said = peer(&here);
     assert!(said.starts_with("ok") && said.contains("answers within"), "{said}");
-    // The route uses an interface that is not selected. This needs more than loopback.
+    // The route to a peer uses an interface that is not selected. This check needs an interface
+    // other than loopback.
     let outer = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if outer.connect("192.0.2.77:9").is_ok() {
         let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();

@@ -83,7 +83,7 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
         });
     }
     let parsed = Filter::parse(filter);
-    // A copied tree has the names of interfaces, but not their addresses.
+    // Only files of the host can be read here. They hold names of interfaces, but no addresses.
     let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let names: Vec<String> = all
         .iter()

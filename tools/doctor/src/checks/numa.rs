@@ -66,7 +66,7 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
             Some(device) => vec![device],
             None => {
                 let evidence = format!("FERROCCL_NEAR_PCI={asked}: there is no such PCI device");
-                return Finding::fault(asked, evidence, "`lspci -D` lists those that there are");
+                return Finding::fault(asked, evidence, "`lspci -D` lists the devices");
             }
         },
     };

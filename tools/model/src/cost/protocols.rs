@@ -22,8 +22,8 @@ type Row = (&'static str, [f64; 4], f64, usize);
 
 /// NCCL's protocols. The latencies are those of NCCL's model (`tuning.cc` of NCCL 2.30) in
 /// microseconds: of a call, and of a step over NVLink, PCIe and the network. The shares of the
-/// links are calibrated with eight A100 below and above 1 MiB, and with p5 clusters
-/// ([`super::curve`], [`super::cluster`]).
+/// links are calibrated with measurements of eight A100, at sizes below and above 1 MiB, and of p5
+/// clusters ([`super::curve`], [`super::cluster`]).
 const NCCL: [Row; 3] = [
     ("LL", [6.6, 0.6, 1.0, 2.7], 0.1, 256 << 10),
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),

@@ -1,9 +1,9 @@
 //! Effect of communication on training: when communication takes longer than computing.
 //!
-//! `flops_per_s` is the computing rate of one accelerator, `bytes_per_s` the rate at which it (or
-//! its node) sends. `D` and `F` are the widths of a model's layers, `B` the tokens of a batch;
-//! numbers have two bytes. Formulas without another source are from the scaling book, "Rooflines
-//! for LLM scaling on GPUs".
+//! `flops_per_s`, or `C`, is the computing rate of one accelerator; `bytes_per_s`, or `W`, is the
+//! rate at which it (or its node) sends. `D` and `F` are the widths of a model's layers, `B` the
+//! tokens of a batch; numbers have two bytes. Formulas without another source are from the scaling
+//! book, "Rooflines for LLM scaling on GPUs".
 
 /// Returns the least number of tokens per accelerator with which data parallelism, fully sharded or
 /// not, is compute-bound: `C / W`.
@@ -31,7 +31,8 @@ pub fn batch_tokens(tokens: f64, accelerators: f64) -> f64 {
     tokens * accelerators
 }
 
-/// Returns the most accelerators that tensor parallelism can divide a layer among: `F W / C`.
+/// Returns the most accelerators that tensor parallelism can divide a layer among and still be
+/// compute-bound: `F W / C`.
 #[must_use]
 pub fn tensor_parallel_max(width: f64, flops_per_s: f64, bytes_per_s: f64) -> f64 {
     width * bytes_per_s / flops_per_s

@@ -10,8 +10,8 @@ use prost::encoding::decode_varint;
 
 /// Largest message of a trace.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
-/// Largest number of nodes of a trace: more than the calls of a training run. A node takes some
-/// hundred bytes.
+/// Largest number of nodes of a trace: more than the calls of a training run. In memory, a node
+/// takes several hundred bytes.
 const NODES_MAX: usize = 1 << 22;
 /// Schema version of the traces that ferroccl writes.
 const VERSION: &str = "1.0.0";

@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(waits, [&[][..], &[], &[0, 1], &[2]]);
         // Cases: a send without a receive, a rank without recorded peers, a wrong peer or length.
         let error = read(&lines(&group(3, 1, "", "[0,5]"))).unwrap().job.agreed().unwrap_err();
-        assert!(error.contains("which nothing there receives"), "{error}");
+        assert!(error.contains("which does not receive them"), "{error}");
         let silent = read(&lines(&group(3, 1, "", ""))).unwrap();
         assert_eq!((silent.messages, silent.job.agreed().unwrap().messages.len()), (5, 0));
         for wrong in ["[3,5]", "[1,18446744073709551615]"] {

@@ -52,7 +52,7 @@ pub struct Row {
     pub group: String,
     /// Number of ranks of the group.
     pub ranks: u32,
-    /// Bytes of the larger buffer; for uneven collectives the mean.
+    /// Bytes of the larger buffer; for uneven collectives the mean over the ranks.
     pub bytes: u64,
     /// Number of calls of this kind.
     pub calls: u64,
@@ -79,7 +79,7 @@ pub struct Comparison {
     beside_s: f64,
     /// Predicted time of all calls that have one.
     predicted_s: f64,
-    /// Number of messages between pairs, which are not timed.
+    /// Number of messages between pairs of ranks; the times do not include messages.
     messages: usize,
 }
 

@@ -17,7 +17,7 @@ pub enum Wiring {
     Rails,
 }
 
-/// Switches of a level; all groups are alike.
+/// Level of the network's switches, in groups that are all alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
     /// Name of a switch: leaf, spine, core.

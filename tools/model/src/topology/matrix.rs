@@ -3,8 +3,8 @@
 use crate::topology::Topology;
 use ccl_core::topology::machine::{Class, Kind, LEGEND, Machine};
 
-/// Returns one table for each run of equal hosts, and the legend. If there are other hosts, one
-/// column stands for all ranks on them.
+/// Returns one table for each run of equal hosts, and the legend. A table shows one host; if there
+/// are more hosts, one column stands for all ranks on the others.
 #[must_use]
 pub fn matrix(topology: &Topology) -> String {
     let mut text = String::new();

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(check(&placed(&good), &fabric), Ok(()));
         let apart = [("a", "t z l1"), ("b", "t z l2")];
         let (at, problem) = check(&placed(&apart), &fabric).unwrap_err();
-        assert!(at == 1 && problem.contains("\"b\" and \"a\" are below one node"), "{problem}");
+        assert!(at == 1 && problem.contains("\"b\" and \"a\" are below the same"), "{problem}");
         let together = [("a", "t z l1"), ("b", "t z l1"), ("c", "t z l1")];
         assert_eq!(check(&placed(&together), &fabric).unwrap_err().0, 2);
     }

@@ -33,7 +33,8 @@ pub struct Crossing {
 
 impl Crossing {
     /// Returns whether less traffic crosses: less at the highest tier, or about the same there and
-    /// less below. A difference below a thousandth does not count: it is not worth moving ranks.
+    /// less below. A difference of at most a thousandth of the larger value does not count: it is
+    /// not worth moving ranks.
     #[must_use]
     pub fn is_less_than(&self, other: &Crossing) -> bool {
         let own = self.groups.iter().chain([&self.hosts]);
@@ -179,7 +180,7 @@ struct Division<'t> {
     ranks: Vec<usize>,
     /// Group by rank; none for ranks that are not in the division.
     group: Vec<Option<usize>>,
-    /// Bytes by rank and group.
+    /// Bytes between each rank and each group, by rank and group.
     tied: Vec<BTreeMap<usize, u64>>,
     groups: usize,
 }

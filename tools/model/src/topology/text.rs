@@ -612,7 +612,7 @@ mod tests {
     fn networks_that_cannot_be_are_told_with_their_line() {
         let pod = write(&presets::find("superpod-256").unwrap().topology());
         for (from, to, words) in [
-            ("children = 32", "children = 16", "joins at most 16 hosts"),
+            ("children = 32", "children = 16", "joins at most 16 (the product"),
             ("children = 32", "children = 0", "children = 0"),
             ("cables = 8", "cables = 0", "cables = 0"),
             ("nics = 8", "nics = 9", "9 NICs of each host are on the network"),

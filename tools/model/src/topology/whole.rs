@@ -25,7 +25,7 @@ pub struct Topology {
     /// Network between hosts.
     pub fabric: Fabric,
     /// Position of each host in its cloud provider's network, by the host's number; empty if
-    /// unknown. The positions agree with the tiers of the fabric, if there are any.
+    /// unknown. The positions agree with the tiers of the fabric, if the fabric has tiers.
     pub placed: Vec<Placed>,
 }
 

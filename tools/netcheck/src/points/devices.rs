@@ -49,7 +49,8 @@ fn several_as_one(side: &Side) -> Outcome {
         let device = if side.role == Role::Receiver { receiver } else { sender };
         side.step(&format!("connecting device {sender} to device {receiver}"));
         let link = Link::open(side, &net.on(device))?;
-        // If both sides use the merged device: one message that is longer than all slots together.
+        // If both sides use the merged device: one message that is longer than all slots of
+        // ferroccl's plugin together, with the plugin's default settings.
         let long = usize::from(receiver == sender);
         for (messages, bytes) in [(40, 100), (8, 200_000), (long, 9_000_001)] {
             let stream = Stream::of(messages, bytes);

@@ -15,8 +15,9 @@ use crate::stream::Stream;
 /// Longest time of a close that must not wait for the peer.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Number of messages at once, and the bytes of a long message.
+/// Number of messages in each round ([`ROUNDS`]).
 const MESSAGES: usize = 8;
+/// Bytes of a message, unless [`ROUNDS`] or [`LONG_BYTES`] gives its length.
 const BYTES: usize = 512 << 10;
 
 /// Bytes of each message, by round. All messages of the first round together fit into socket

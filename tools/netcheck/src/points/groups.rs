@@ -27,8 +27,9 @@ fn bytes_of(seed: usize) -> usize {
     (seed * 37) % ROOM
 }
 
-/// Sends messages with these tags and seeds, in this order. If the plugin does not take a message
-/// now, later messages are sent, and the message is tried again: NCCL's channels are independent.
+/// Sends messages with these tags and seeds, in this order. A message that the plugin does not take
+/// is tried again. Messages with other tags do not wait for it, as NCCL's channels do not wait for
+/// each other.
 fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     let memory = link.memory(messages.len() * STRIDE)?;
     let parts: Vec<Part> = messages
@@ -60,7 +61,8 @@ fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     })
 }
 
-/// Posts groups of tags, each with the expected seed, and verifies them.
+/// Posts groups of receives, each given as its tag and the seed of the data that it expects, and
+/// verifies the data.
 fn receive_all(link: &Link, groups: &[Vec<(i32, usize)>]) -> Outcome {
     let slots: usize = groups.iter().map(Vec::len).sum();
     let memory = link.memory(slots * STRIDE)?;

@@ -75,9 +75,9 @@ pub(crate) enum Act {
 
 /// Point that every other point depends on.
 const LOADS: &str = "loads_and_names";
-/// Point that every connection depends on.
+/// Point that all later points with a connection depend on.
 const HANDLE: &str = "handle_is_128_bytes";
-/// Point that every message depends on.
+/// Point that all points with messages depend on.
 const CONNECTS: &str = "connects";
 /// Point that all later points with messages depend on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";

@@ -121,7 +121,8 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
                 Ok(request)
             })?;
             side.send_value(&())?;
-            // With the hint, a request may be done before its data is there: NCCL checks the data.
+            // With the hint, a request may be done before its data is there, because NCCL itself
+            // checks the data.
             let mut is_done = false;
             side.until("the request to be done and the data to be right", || {
                 is_done = is_done || net.test(request)?.is_some();

@@ -96,7 +96,8 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
             let net = net.on(device);
             refusal("getProperties", net.properties().is_err())?;
             refusal("listen", net.listen().is_err())?;
-            // No listener has this handle, so a plugin that checks the device late cannot connect.
+            // No listener has this handle. A plugin that checks the device only after it has
+            // connected therefore returns no communicator, and passes too.
             let connected = net.dial(&[0; HANDLE_BYTES]).try_poll()?;
             refusal("connect", !matches!(connected, Ok(Some(_))))?;
         }

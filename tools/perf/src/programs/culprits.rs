@@ -1,4 +1,5 @@
-//! Common features of slower paths: a host, a NIC, a rank, or one direction of these.
+//! Common features of the paths that are slower than in the baseline: a host, a NIC, a rank, or one
+//! direction of these.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Comparison of an older table with a newer one, as a gate.
+//! Comparison of an older tuning table with a newer one. `ferroccl tune --compare` fails if a point
+//! got slower.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use ccl_core::select::tuning::{Change, Measured, Point, Tuning};
 pub struct Comparison {
     /// Text with a line for each point, and a summary.
     pub text: String,
-    /// True if any point got slower.
+    /// True if any point got slower by more than the allowed share plus noise.
     pub is_slower: bool,
 }
 

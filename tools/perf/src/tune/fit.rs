@@ -30,7 +30,8 @@ pub(super) struct Fitted {
 }
 
 impl Fitted {
-    /// Returns the median of the prediction errors: 0.2 is a fifth, in either direction.
+    /// Returns the median of the prediction errors. An error of 0.2 means that the longer of the
+    /// predicted and the measured time is 1.2 times the other.
     #[must_use]
     pub(super) fn median_error(&self) -> f64 {
         let mut off: Vec<f64> =

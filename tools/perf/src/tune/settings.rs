@@ -1,6 +1,6 @@
 //! Trial of tunables that hold for the lifetime of a communicator: slots, channels, sockets, queue
-//! pairs. One tunable is tried after the other, with the fastest values so far for the others. The
-//! communicators of all values of a tunable exist at once and are measured in turns.
+//! pairs. Tunables are tried one by one; those tried before keep the value that their trial chose.
+//! The communicators of all values of a tunable exist at once and are measured in turns.
 
 use std::io::Write;
 
@@ -132,7 +132,7 @@ pub(super) fn fastest(
 struct Candidate {
     value: String,
     communicator: Communicator,
-    /// Microseconds of each round, by point.
+    /// Mean microseconds per call in each round, by point.
     times: Vec<Vec<f64>>,
 }
 

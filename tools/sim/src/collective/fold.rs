@@ -5,10 +5,11 @@
 //! time. Then it is enough to simulate the first stride of ranks. Each simulated rank stands for
 //! all ranks at multiples of the stride from it, which send over the same distances. Suppose that a
 //! simulated rank s sends to a rank p beyond the first stride. Then a rank that s stands for sends
-//! to the simulated rank that stands for p. So links between ranks are numbered by sender and
-//! distance. Only messages of the first stride's ranks load the network. A message that leaves the
-//! stride loads the counterparts of its links in the first stride: there it stands for a message
-//! that enters the stride.
+//! to the simulated rank that stands for p. Both messages go over the same distance, so one link
+//! serves both: links between ranks are numbered by simulated sender and distance. Only messages of
+//! the first stride's ranks load the network. A message that leaves the stride loads, for each link
+//! of its path, the counterpart in the first stride. On the counterparts, the message stands for
+//! one that enters the stride.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;

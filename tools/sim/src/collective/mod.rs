@@ -50,7 +50,7 @@ pub struct RunParams {
     pub spread: Striping,
     /// Shortest time between computations of the rates ([`crate::flows::Flows::new`]), in seconds.
     pub settle_s: f64,
-    /// Result bytes per second of a rank's reductions and copies; infinite if they take no time.
+    /// Bytes per second that a rank's reductions and copies produce; infinite if they take no time.
     pub fold_bytes_per_s: f64,
     /// Ranks that begin late, each with its delay in seconds.
     pub late: Vec<(Rank, f64)>,

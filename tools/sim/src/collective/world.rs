@@ -75,7 +75,7 @@ pub(super) struct World<'a, E> {
     first: Vec<u32>,
     /// Per simulated rank: distances to the ranks that it sends to, in ascending order.
     distances: Vec<u32>,
-    /// Ends of each link, by distance and channel.
+    /// Ends of each link: per entry of `distances`, one for each channel.
     pipes: Vec<E>,
     flows: Flows,
     events: BinaryHeap<Reverse<(Ordered, u64, Event)>>,
@@ -91,7 +91,7 @@ pub(super) struct World<'a, E> {
     is_woken: Vec<bool>,
     has_begun: Vec<bool>,
     /// Per link and queue pair: number of flows in flight, and the time when the last byte left.
-    /// Used only by schemes that detect pauses.
+    /// Used only by `Scheme::Flowlet`, which detects pauses.
     pairs: BTreeMap<(u32, u32), (u32, f64)>,
     in_flight: Vec<u64>,
     path: Path,

@@ -297,8 +297,8 @@ mod tests {
             assert!((rate.bytes_per_s() / expected - 1.0).abs() < 1e-12, "round {round}");
         }
         assert!((rate.alpha / (255.0f64 / 256.0).powi(5) - 1.0).abs() < 1e-12);
-        // From a lower rate: after fast recovery the target rises by 40 Mbit/s in each round. It
-        // rises faster once the counter, too, has had more than five rounds.
+        // Two more notices lower the rate. After fast recovery, the target rises by 40 Mbit/s in
+        // each round. It rises faster once the counter, too, has had more than five rounds.
         for _ in 0..2 {
             rate.will_hear(later(5));
             rate.react(&dcqcn, later(5));

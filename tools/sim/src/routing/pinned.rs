@@ -1,9 +1,10 @@
 //! Path pinning by the destination's *slice*, the position of its NIC in its rack: uplink k carries
 //! the traffic to every rack's downlink k.
 //!
-//! Pinned paths are perfect if a job has whole racks and all links work: 16 NICs send to 16 slices
-//! of one rack. If a rack's hosts send to hosts of different racks, slices coincide. A failed
-//! uplink shifts the slices after it onto other uplinks.
+//! Pinned paths are perfect if a job has whole racks and all links work: for example, 16 NICs of a
+//! rack send to the 16 slices of one other rack, each over an uplink of its own. If a rack's hosts
+//! send to hosts of different racks, several destinations can have the same slice, and their
+//! traffic then shares one uplink. A failed uplink shifts the slices after it onto other uplinks.
 
 use super::Key;
 use super::ecmp;

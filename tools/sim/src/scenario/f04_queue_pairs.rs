@@ -29,7 +29,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Numbers of hosts that jobs have: the paper's groups have 16 to 128 ranks.
+/// Numbers of hosts that jobs have. With 8 ranks per host, jobs have 16 to 128 ranks, like the
+/// paper's groups.
 const JOB_HOSTS: [u32; 4] = [2, 4, 8, 16];
 
 /// Returns the streams of all_reduce rings of jobs that fill the zone in random order.

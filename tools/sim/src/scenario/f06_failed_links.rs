@@ -54,7 +54,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let of_hashed = |case: usize| mean(&times[case]) / mean(&times[0]);
         let what =
             |how: &str| format!("time of TE over that of E-ECMP, {failed} uplinks failed, {how}");
-        // TE places all demands on its own paths, even on links without room.
+        // Variant `all`: TE also places the demands for which no path has room.
         let placed = what("the rest placed all the same");
         match failed {
             0 => findings.expect(placed, Unit::Ratio, of_hashed(3), Expected::AtMost(1.0)),

@@ -41,8 +41,8 @@ fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
     (links().map(|link| outcome.paused_s[link]).sum(), pauses)
 }
 
-/// Adds the results of queues and pauses. `credit_bytes` is the most bytes of credits of a
-/// receiver, None without admission.
+/// Adds the results of queues and pauses. `credit_bytes` is the largest number of bytes that the
+/// credits of a receiver admit at once; None without admission.
 fn tell(
     findings: &mut Findings,
     network: &Network,

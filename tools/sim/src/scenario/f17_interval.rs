@@ -1,4 +1,4 @@
-//! F17: the age of a controller's paths between two placements.
+//! F17: the time from a failed link to new paths, if a controller (TE) places paths periodically.
 
 use ccl_plot::Figure;
 

@@ -116,7 +116,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     } else {
         Fold::none(network.ranks())
     };
-    // With folding, the streams of all ranks are not listed.
+    // If a fold simulates only some of the ranks, the streams of all ranks are not listed.
     let streams = match fold.is_none() {
         true => Job::first(network.plan().hosts).streams(&network, &call, 1, 0)?,
         false => Vec::new(),

@@ -93,7 +93,7 @@ pub struct On {
 pub struct Ask<'a> {
     /// Seed of all that is random.
     pub seed: u64,
-    /// Largest memory, in MiB.
+    /// Largest memory of a run, in MiB.
     pub memory_mib: u64,
     /// Largest work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,
@@ -176,7 +176,7 @@ pub fn over_seeds(
 pub struct Setting {
     /// Seed of all that is random.
     pub seed: u64,
-    /// Largest memory, in MiB.
+    /// Largest memory of a run, in MiB.
     pub memory_mib: u64,
     /// Largest work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,

@@ -235,7 +235,7 @@ impl<'a> Replaying<'a> {
                 remedy,
             ));
         }
-        // Some queue pairs wait, so that flows have pauses.
+        // Half as many messages as queue pairs are in flight, so that flows have pauses.
         Ok(RunParams { message_bytes, in_flight: pairs.div_ceil(2), ..params })
     }
 
@@ -290,7 +290,7 @@ impl<'a> Replaying<'a> {
     }
 }
 
-/// Returns the streams from host to host, by ports.
+/// Returns the streams from host to host: for each pair of ranks, one stream per rail.
 fn across(network: &Network, bytes: &Bytes) -> Vec<Stream> {
     let each = network.plan().ranks_per_host;
     let crosses =

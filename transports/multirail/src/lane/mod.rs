@@ -30,8 +30,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest time that a link that ends waits for the puts of a failed rail to be repeated. If a rail
-/// fails after its lane below has stopped waiting, the failure is not noticed.
+/// Longest time that a link that ends waits for the puts of a failed rail to be repeated. Each lane
+/// below limits its own wait for its peers. A rail's failure after that wait is not noticed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -334,7 +334,7 @@ impl RailsLane {
                 }
             }
             Note::Ready => {
-                // The peer may have missed keys that this side sent since it reconnected the rail.
+                // The peer may have missed keys that this side sent before the peer reconnected.
                 self.send_keys(number, over, Note::KeysSent);
                 self.prove(number, over, now);
             }

@@ -47,8 +47,8 @@ impl RailsLane {
     }
 
     /// Tests with an empty put, the proof, whether a reconnected rail works. The rail carries no
-    /// other put until the proof is acknowledged. Notes go over a connection beside the rail, which
-    /// may work although the rail does not.
+    /// other put until the proof is acknowledged. Notes do not test the rail: they go over a
+    /// connection beside it, which may work although the rail does not.
     pub(super) fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };

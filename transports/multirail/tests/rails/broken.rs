@@ -71,7 +71,7 @@ fn refused(code: i32) -> Result<(), TransportError> {
     if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
 }
 
-/// Returns a sides whose side 0 has faulty devices, and their controls.
+/// Returns two sides and the controls of side 0's devices, which are faulty.
 fn sides() -> (TwoSides, [Knobs; 2]) {
     let conditions = Conditions { redirects: false, ..Conditions::default() };
     let mut sides = TwoSides::new([2, 2], conditions, 5);

@@ -48,8 +48,9 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of different immediates, which are used again in turn. [`TURNS`] suffices for any number
-/// of rails. The test that repeats immediates has two rails, which need fewer.
+/// Number of different immediates, which are used again in turn. With [`TURNS`] of them, puts with
+/// equal immediates can be told apart whatever the number of rails is. The only test that repeats
+/// immediates has two rails, for which fewer suffice.
 const IMMEDIATES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
@@ -65,8 +66,8 @@ fn byte(side: usize, number: usize) -> u8 {
     (number * 7 + side * 101 + 1) as u8
 }
 
-/// Returns the two sides of a link, whose listener is dropped. The address leaves out the last
-/// `later` devices.
+/// Returns the two sides of a link, whose listener is dropped. The dialled address leaves out the
+/// last `later` devices of the accepting side.
 pub(crate) fn meet(sides: &TwoSides, later: u32) -> [Connected; 2] {
     let [accepting, dialling] = &sides.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();

@@ -142,7 +142,8 @@ fn control_waits_behind_no_data() {
             sides[id].put_control(8);
             each.iter().for_each(|provider| provider.set(Condition::Good));
             until(&mut sides, "all arrive", |sides| sides[1 - id].arrived().len() == 65);
-            // Arrivals may be reported late, but one put is under way at a time.
+            // Arrivals may be reported late. Completions show the order of the puts, since one put
+            // is under way at a time.
             let done = sides[id].events.iter().filter_map(|event| match event {
                 Event::Done { id } => Some(*id),
                 _ => None,

@@ -357,7 +357,7 @@ fn memory_of_one_endpoint_is_not_reached_through_another() {
         immediate: None,
         id: 0,
     };
-    assert!(usage(b.lane.post(now(), &[through(second)])).contains("not imported"));
+    assert!(usage(b.lane.post(now(), &[through(second)])).contains("(or no longer) imported"));
     assert_eq!(b.lane.post(now(), &[through(b.endpoint)]).unwrap(), 1);
 }
 

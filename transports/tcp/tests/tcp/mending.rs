@@ -296,11 +296,12 @@ fn is_given_up_in_time(tls: bool) {
     }
 }
 
-/// One side computes, and goes without a poll for longer than a host may be unreachable: it is not
-/// lost.
+/// One side computes, and does not poll for longer than the limit for a peer that cannot be
+/// reached. The other side does not report it as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
-    // The first limit is longer than the pause between polls after which it is measured anew.
+    // The first limit, for a peer that cannot be reached, is longer than the pause between polls
+    // (`AWAY` in `ccl_socket`) after which the connecting side measures the limit anew.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));
@@ -445,5 +446,5 @@ fn a_peer_that_nobody_answers_for_is_gone_at_once() {
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
     let Event::Lost { reason, .. } = &near.events[0] else { panic!("{:?}", near.events) };
-    assert!(reason.contains("nobody listens there any more"), "{reason}");
+    assert!(reason.contains("no process listens there any more"), "{reason}");
 }

@@ -87,7 +87,7 @@ pub(crate) struct Pair {
     _queue: Arc<Queue>,
     pair: NonNull<ibv_qp>,
     room: Room,
-    /// Requests in the library's form, made anew for every post.
+    /// Requests in the form of libibverbs, made anew for every post.
     sge_pairs: Vec<[ibv_sge; 2]>,
     requests: Vec<ibv_send_wr>,
     receives: Vec<ibv_recv_wr>,
@@ -309,7 +309,7 @@ impl Pair {
     }
 }
 
-/// Returns a write in the library's form, without its memory.
+/// Returns a write in the form of libibverbs; `link` adds the memory.
 fn request(write: &Write) -> ibv_send_wr {
     let (opcode, imm_data) = match write.immediate {
         Some(immediate) => (IBV_WR_RDMA_WRITE_WITH_IMM, immediate.to_be()),

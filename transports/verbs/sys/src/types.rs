@@ -244,7 +244,7 @@ pub struct ibv_qp {
     pub qp_type: c_uint,
 }
 
-/// Limits of a queue pair: the requested ones, replaced by the granted ones.
+/// Limits of a queue pair: the requested ones, which the library replaces by the granted ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // The manual page of ibv_create_qp explains the fields.

@@ -167,7 +167,7 @@ fn a_queue_pair_that_fails_ends_its_link() {
     }
 }
 
-/// Any lane of the device may read the event: the library returns each event once.
+/// Any lane of the device may be the one that reads the event: libibverbs returns each event once.
 #[test]
 fn a_device_that_fails_ends_all_its_links_and_those_to_come() {
     for (event, meaning) in [

@@ -87,7 +87,8 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let options = Options { silent_within, ..Options::default() };
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
-        // A put each way: data may overtake the message that the queue pairs are connected.
+        // A put each way shows that both sides know of the connected queue pairs: data may overtake
+        // the side connection's message that says so.
         let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
         for (end, put) in ends.iter_mut().zip(puts) {
             end.lane.post(ccl_clock::now(), &[put]).unwrap();

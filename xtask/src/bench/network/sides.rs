@@ -131,7 +131,7 @@ impl Side for Stream {
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
         let Stream(ours) = self;
-        // Each iteration is a window of messages.
+        // Each iteration sends a window of messages instead of one, so half as many run.
         let [bytes, iterations, warmup] =
             words(Job { iterations: job.iterations / 2, warmup: job.warmup / 2, ..job });
         ours.run(hosts, &["-b", "8", "-e", &bytes, "-n", &iterations, "-w", &warmup])?;
@@ -139,7 +139,7 @@ impl Side for Stream {
     }
 }
 
-/// Bare round trip, as the lower bound for latency.
+/// Round trip of plain TCP, as the lower bound for latency.
 #[derive(Debug)]
 pub(super) struct PingPong {
     program: String,
@@ -276,7 +276,7 @@ impl Side for Iperf {
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
         let mut client = hosts[0].command("sh");
-        // The iperf3 server does not announce that it listens.
+        // The client sleeps first, since the iperf3 server does not announce that it listens.
         let length = job.bytes;
         let line = format!("sleep 0.3; exec iperf3 -c {} -t 2 -l {length} -J", hosts[1].address);
         client.args(["-c", &line]);

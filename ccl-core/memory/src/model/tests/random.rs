@@ -58,7 +58,7 @@ enum Fault {
     Early,
     /// Gives a slot back before reading it.
     Late,
-    /// Sleeps without a last look.
+    /// Sleeps without a check for messages and credits after it has announced the sleep.
     Blind,
 }
 

@@ -132,7 +132,7 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     });
     assert!(root.contains("root 3") && root.contains("root 0"), "{root}");
     let lost = refused(|job| cut(job, 2));
-    assert!(lost.contains("t.1.et, node 5 sends 77 bytes to 2, which nothing there"), "{lost}");
+    assert!(lost.contains("t.1.et, node 5 sends 77 bytes to rank 2, which does not"), "{lost}");
     let unsent = refused(|job| cut(job, 1));
     assert!(unsent.contains("t.2.et, node 5 receives 77 bytes that nobody sends"), "{unsent}");
     let length = refused(|job| {
@@ -154,7 +154,7 @@ fn missing_files_are_named() {
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
-    // Rank 3 is a member of a group, and each file has the number of ranks.
+    // Two facts reveal the lost rank: it is in a group, and each file has the number of ranks.
     assert!(error.contains("has rank 3") || error.contains("is of a job of 4 ranks"), "{error}");
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
@@ -163,7 +163,7 @@ fn missing_files_are_named() {
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
     assert!(
-        error.contains("node 1: nobody says how many ranks group \"1\" has")
+        error.contains("node 1: the members of group \"1\" are unknown")
             && error.contains("--groups"),
         "{error}"
     );
