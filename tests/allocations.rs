@@ -39,7 +39,7 @@ mod tests {
     const ROUNDS: u32 = 3;
 
     /// Returns the number of allocations in 100 calls that follow a first call. The result is the
-    /// minimum of a few rounds: on a busy machine, a rank that waits for long runs the stall
+    /// minimum of a few rounds: on a busy machine, a rank may wait so long that it runs the stall
     /// detector, which may allocate.
     fn count(
         c: &mut Communicator,

@@ -51,7 +51,7 @@ fn a_port_that_somebody_else_has() {
     let taken = network.hosts[0].spawn(|| TcpListener::bind(THERE).unwrap()).join().unwrap();
     let ended = pair_on(&network, THERE, |_, _| {});
     let root: &[&str] = &["cannot listen at 10.77.0.1:7100", "Choose a free port"];
-    told(&ended, [root, &["what listens at 10.77.0.1:7100 does not answer"]]);
+    told(&ended, [root, &["the process that listens at 10.77.0.1:7100 does not answer"]]);
     drop(taken);
 }
 

@@ -173,7 +173,7 @@ fn a_wrong_secret_is_refused_and_the_others_are_told_who_is_missing() {
 
 #[test]
 fn a_duplicate_rank_and_a_different_configuration_end_it_for_all() {
-    // A rank that comes after the join has failed finds no listener.
+    // Once the join has failed, a rank that comes later finds no listener.
     let says = |results: Vec<Option<Joined>>, reason: &str| {
         for (rank, result) in results.into_iter().flatten().enumerate() {
             let text = result.unwrap_err().to_string();

@@ -108,8 +108,8 @@ fn every_collective_runs_between_hosts() {
     }
 }
 
-/// An all_reduce over two hosts, with four ranks on each host, sends the buffer over the link once
-/// per direction, not once per rank.
+/// An all_reduce over two hosts, with four ranks on each host, sends the buffer between the hosts
+/// once per direction, not once per rank.
 #[test]
 fn a_sum_crosses_between_hosts_once() {
     const BYTES: u64 = 8 << 20;
@@ -268,7 +268,7 @@ fn a_rank_killed_on_another_host_is_named_by_all_in_time() {
     }
 }
 
-/// A link that is down for a moment costs only time: the connections survive.
+/// A network link that is down for a moment costs only time: the connections survive.
 #[test]
 fn a_link_that_flaps_costs_time_only() {
     let Some(network) = Network::switched(2) else { return };
@@ -295,7 +295,7 @@ fn a_link_that_flaps_costs_time_only() {
     all_well(&job.end(LONG));
 }
 
-/// A link that stays down counts as a death. Both sides report it in time.
+/// A network link that stays down counts as the peer's death. Both sides report it in time.
 #[test]
 fn a_link_that_stays_down_ends_both_sides_in_time() {
     let Some(network) = Network::switched(2) else { return };

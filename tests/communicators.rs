@@ -5,7 +5,7 @@ use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::{Communicator, Reduction};
 use std::time::{Duration, Instant};
 
-/// Returns the values of `rank` that the members of communicator `of` pass, in rank order.
+/// Gathers `rank` from every member of communicator `of`; returns the values in member order.
 fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
     let mut all = vec![0; of.ranks() as usize];
     of.all_gather(&[rank], &mut all).unwrap();

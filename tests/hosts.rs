@@ -126,8 +126,8 @@ fn few_slots_and_several_channels_between_hosts() {
     }
 }
 
-/// Collectives work with few slots, and with zero copy for all messages, for those of at least 64
-/// bytes, or for none.
+/// Collectives work with few slots. They work with zero copy for all messages, with zero copy for
+/// messages of at least 64 bytes, and without zero copy.
 #[test]
 fn messages_sent_from_the_callers_memory_and_received_into_it() {
     for (sockets, slots, zero_copy) in

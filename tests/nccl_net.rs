@@ -160,15 +160,15 @@ fn over_rdma_in_short() {
     keeps_the_contract(&["--timeout", "180", "--only", &points], &variables, &[]);
 }
 
-/// Only the newest version is tested: the versions differ above the transports, and each run takes
-/// minutes on emulated processors.
+/// Only the newest API version is tested: the versions differ only in code above the transports,
+/// and each run takes minutes on emulated processors.
 #[test]
 fn over_rdma() {
     let Some((devices, _turn)) = rdma::devices() else { return };
     let verbs = ("FERROCCL_TRANSPORT", VERBS);
     let devices = devices.join(",");
     let devices = ("FERROCCL_IB_HCA", devices.as_str());
-    // On emulated processors, points take a minute.
+    // On emulated processors, a single point can take a minute.
     let patient = ["--timeout", "180"];
     keeps_the_contract(&patient, &[verbs, devices], &[]);
     // The longest message of NCCL, which takes 1 GiB on each side.

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(5);
-/// Time after which the other ranks have ended the call that this rank has ended.
+/// Pause of a rank after a call, long enough for the other ranks to end the call, too.
 const ALL_DONE: Duration = Duration::from_millis(600);
 
 /// Expected transport, and the function that returns the host of a rank.
@@ -376,8 +376,8 @@ fn an_abort_ends_a_shrink() {
             if let Some(aborter) = aborter {
                 aborter.join().unwrap();
             }
-            // Stays until the other rank's waits have ended: no rank waits for a rank that has
-            // left.
+            // Stays until the other rank's waits have ended: if this rank left, the other rank's
+            // shrink would go on without it.
             thread::sleep(Duration::from_millis(1500));
         });
     }

@@ -428,8 +428,8 @@ fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
     })
 }
 
-/// Parts of a communicator connect across hosts, with or without its rank 0. Each part is led by
-/// its member with the highest rank in the communicator.
+/// Parts of a communicator connect across hosts, whether or not they contain the communicator's
+/// rank 0. Each part is led by its member with the highest rank in the communicator.
 #[test]
 fn parts_meet_between_hosts() {
     for ipv6 in [false, true] {

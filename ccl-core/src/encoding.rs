@@ -105,8 +105,8 @@ impl<const N: usize> List<N> {
     }
 }
 
-/// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order. The set is a bitmap that ends with
-/// its last rank. A bitmap is short here, because most sets contain most ranks.
+/// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order, as a bitmap that ends with the
+/// byte of the highest rank. A bitmap is short here, because most sets contain most ranks.
 #[derive(Debug)]
 pub struct RankSet<const N: u32>;
 

@@ -27,7 +27,7 @@ pub struct Setup {
     pub done_when_written: bool,
     /// True if each lane has one connection.
     pub one_connection: bool,
-    /// The longest time that the link of a port may be down before its connections count as lost.
+    /// The longest time that a port may be down before its connections count as lost.
     pub link_within: Duration,
     /// The longest time, after a break, for which a peer that can be reached may stay silent before
     /// its connections count as lost. A rank that computes does not poll, so it does not answer. If
@@ -88,12 +88,12 @@ pub struct TransportKind {
     /// configure libraries beneath the transport that a process cannot configure otherwise.
     pub rank_environment: &'static [(&'static str, &'static str)],
     /// Function that returns whether the configuration names devices; `auto` takes named devices
-    /// even if they are in software.
+    /// even if they are software, such as Soft-RoCE.
     pub names_devices: fn(&Config) -> bool,
     /// Function that makes the transport.
     pub make: Make,
-    /// Function that returns a listener's address without the last of its network addresses; none
-    /// if there is only one network address.
+    /// Function that returns a shorter form of a listener's address, without the last network
+    /// address in it; none if the listener's address has only one network address.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

@@ -91,12 +91,12 @@ impl Value for Option<bool> {
     }
 }
 
-/// Checks of the network that ranks make when they join.
+/// Extent of the network checks that ranks make when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkCheck {
     /// No checks.
     Off,
-    /// Ranks check the assumptions of the defaults without sending messages.
+    /// Ranks check what the defaults assume about the network, and send no messages for it.
     Assumed,
     /// Ranks also measure the network by sending messages.
     Measure,
@@ -168,7 +168,7 @@ impl Value for Option<u8> {
     }
 }
 
-/// Index in a table, from 0; an empty text or -1 leaves the choice open.
+/// Index in a table such as the GID table, from 0; an empty text or -1 leaves the choice open.
 impl Value for Option<u32> {
     const KIND: &'static str = "a number from 0 on, or -1";
 

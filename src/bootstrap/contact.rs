@@ -5,7 +5,7 @@ use super::{BootstrapError, Contact, Join, Roster, socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Address of rank 0, as rank 0 itself uses it.
+/// Address of rank 0, as rank 0 itself uses it; [`address`] sets the port.
 pub(super) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Backlog of a control port: every neighbour connects once, strangers more often.
 const WAITING: u32 = 1024;
@@ -63,7 +63,7 @@ pub(super) fn address(contact: &Contact, root: SocketAddr) -> SocketAddr {
     if let Some(ip) = contact.ip() {
         address.set_ip(ip);
     }
-    // A link-local address belongs to the link to rank 0: the scope of `root` stays.
+    // The scope id of `root` stays: a link-local address is valid on the interface towards rank 0.
     address.set_port(contact.port);
     address
 }

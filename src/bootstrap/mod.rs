@@ -65,7 +65,7 @@ pub struct Join {
     /// Longest time that [`ControlPlane::close`] blocks while others do not take this rank's last
     /// messages. A rank that misses these messages hears of them from other ranks.
     pub linger: Duration,
-    /// Settings of the recording of this rank and of its dumps.
+    /// Settings of this rank's flight recorder: the recording, its dumps and the trace.
     pub recorder: recorder::Settings,
 }
 
@@ -201,8 +201,8 @@ pub enum BootstrapError {
         failure: JoinFailure,
         /// Connections that came to nothing meanwhile.
         strays: Strays,
-        /// First endpoint of the id, where the others look for rank 0, if nobody joined and no
-        /// endpoint of the id is on this host.
+        /// First endpoint of the id, where the others look for rank 0. Set only if no rank joined
+        /// and no endpoint of the id is on this host.
         foreign: Option<Box<Endpoint>>,
     },
     /// A rank ended after all had joined, while they connected with each other.
@@ -288,7 +288,7 @@ fn explain(strays: &Strays) -> String {
     }
 }
 
-/// Knowledge of a rank when all have joined.
+/// Facts that a rank knows once all ranks have joined.
 struct Joined {
     roster: Roster,
     /// This rank's control port; none for a single rank.
@@ -313,7 +313,8 @@ pub fn join(how: Join) -> Result<ControlPlane, BootstrapError> {
 /// reason.
 ///
 /// # Errors
-/// The errors of [`join`], until all have met.
+/// The errors of [`join`], except those of connecting with the neighbours: these are returned with
+/// the control plane.
 pub(crate) fn meet(
     mut join: Join,
 ) -> Result<(ControlPlane, Result<(), BootstrapError>), BootstrapError> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Longest time for which late ranks are told the reason of a failure.
 const LATE: Duration = Duration::from_secs(3);
-/// Pause after accepting a connection failed, usually for lack of descriptors.
+/// Pause after `accept` has failed, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 struct Connection {

@@ -24,8 +24,8 @@ const BYTES_PER_S: f64 = 12.5e9;
 /// Largest number of slots; more slots cost more memory than they are worth.
 const SLOTS_MAX: u32 = 64;
 
-/// Returns the setting that gives the most flows to the links of a network whose messages are not
-/// striped. Returns none if there is no such setting, or if the user has set it.
+/// Returns the variable and value that give links the most flows, for a network transport that does
+/// not stripe messages. Returns none if there is no such variable, or if the user has set it.
 fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
     let kind = Choice::of(config).network.filter(|kind| !kind.stripes)?;
     let (variable, values) = kind.more_flows?;

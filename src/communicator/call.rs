@@ -46,9 +46,9 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// Compares the numbers of blocks that input and output have with two ranks: the buffer with
-    /// more blocks is the larger one. The numbers for a single rank would not tell, as both are 1.
-    /// In the larger buffer, the block of a single rank may still begin anywhere.
+    /// Compares the numbers of blocks that input and output would have with two ranks: the buffer
+    /// with more blocks is the larger one. With a single rank both numbers are 1. Which buffer is
+    /// larger matters even then: the rank's block may begin at any element of the larger buffer.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)
@@ -182,7 +182,7 @@ impl Call<'_> {
         }
     }
 
-    /// Checks that there is a block for each rank, where the call has blocks.
+    /// Checks that every list of blocks in the call has one block per rank.
     fn check_blocks(&self, ranks: u32) -> Result<(), Error> {
         let collective = self.collective;
         let all = match self.sizes {
@@ -260,8 +260,8 @@ impl Buffers {
 }
 
 impl Call<'_> {
-    /// Returns the first byte and the length of this rank's own block in the larger buffer, in
-    /// bytes.
+    /// Returns the offset and the length, in bytes, of this rank's own block in the larger
+    /// buffer.
     fn own_block(&self, rank: Rank) -> (usize, usize) {
         let index = rank as usize;
         let (start, count) = match self.sizes {

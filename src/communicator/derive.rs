@@ -29,7 +29,8 @@ struct Choice {
     key: i64,
 }
 
-/// Arguments of a rank when newcomers are invited, and the hosts of rank 0 that the rank knows.
+/// Arguments of a rank when newcomers are invited, and the host names and addresses of rank 0 that
+/// the rank knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Invite {
     /// Port at which the rank listens for newcomers; zero unless it is rank 0 and can listen.
@@ -193,8 +194,8 @@ impl Communicator {
     /// invitation's id, one of the new ranks and the invitation's number of ranks (or is started
     /// with `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`).
     ///
-    /// The newcomers must be able to reach rank 0 as the members do: a communicator that met at
-    /// loopback grows on its host alone.
+    /// The newcomers must be able to reach rank 0 as the members do: if the members met at a
+    /// loopback address, only newcomers on the same host can join.
     ///
     /// # Errors
     ///

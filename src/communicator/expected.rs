@@ -28,8 +28,8 @@ pub struct Expected {
     /// Duration in microseconds.
     pub time_us: f64,
     /// True if the duration was measured (`FERROCCL_TUNING`). Otherwise the duration is predicted
-    /// by a walk through all ranks' programs, with the parameters of a table, or with typical
-    /// figures of this library's links.
+    /// by a walk through all ranks' programs, with the model of the tuning table, or with typical
+    /// figures of this library's links if there is no such model.
     pub is_measured: bool,
 }
 
@@ -93,8 +93,8 @@ pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
     }
 }
 
-/// Returns the duration of each variant in nanoseconds by a model alone, the fastest first. The
-/// configuration determines the links.
+/// Returns the duration of each variant in nanoseconds as a model predicts it, the fastest first.
+/// Measured times are not used. The configuration determines the links.
 pub fn predicted(
     model: &Model,
     config: &Config,

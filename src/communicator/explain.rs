@@ -30,13 +30,14 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
-    /// Largest part of a slot that a message fills, such as `/4`; empty for a whole slot.
+    /// Part of a slot that a message fills at most: empty for the whole, `/4` for a quarter.
     pub slot_fraction: String,
     /// Summary of the algorithm.
     pub summary: String,
     /// The reason for the algorithm.
     pub reason: String,
-    /// The rule that chose the algorithm, as `ferroccl explain --rules` lists it, if a rule did.
+    /// The rule that chose the algorithm, in the format of `ferroccl explain --rules`; none if no
+    /// rule chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The other algorithms of the collective.

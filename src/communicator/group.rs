@@ -62,8 +62,8 @@ impl Messages {
 #[derive(Debug)]
 #[must_use = "nothing moves until `run`"]
 pub struct Group<'c, 'b> {
-    /// Communicator, which holds the group's messages: it reuses their lists, and a group is cheap
-    /// to move.
+    /// Communicator, which holds the group's messages. So the next group reuses the memory of
+    /// their lists, and a group is cheap to move.
     communicator: &'c mut Communicator,
     buffers: PhantomData<&'b mut [u8]>,
 }

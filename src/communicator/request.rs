@@ -261,7 +261,7 @@ impl Communicator {
             let running = self.start_pending(at)?;
             let driven = UnbindGuard::new(&mut self.engine);
             let polled = driven.engine.poll(&running);
-            // The guard unbinds only after a panic.
+            // Only a panic drops the guard here: the buffers stay bound until the call has ended.
             std::mem::forget(driven);
             let ended = polled.and_then(|is_done| match is_done {
                 true => self.check_may_end(&running).map(|()| true),

@@ -19,9 +19,9 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Least number of slots that a link's equal share of a small budget holds, if links between hosts
-/// share credits. Slots are shortened until this many fit: the link reserves two slots, and two are
-/// for the pool.
+/// Least number of slots in a link's equal share of the budget, if links between hosts share
+/// credits: the link reserves two slots, and two go to the pool of shared credits. With a small
+/// budget, slots are shortened until this many fit.
 const SLOTS_SHARED: u32 = 4;
 /// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
 /// bounds the memory that slots take.
@@ -54,9 +54,10 @@ impl Segment {
     /// Returns the layout on the host of `rank`. Slots have the configured size and number, or what
     /// the budget allows. The default budget suffices for 32,000 peers. If no two ranks share a
     /// host, slots are twice as large as configured: larger slots save system calls, which cost
-    /// more than polls of slots in shared memory. With slots of the configured size, zero-copy
-    /// payload would not stay in a cache either. Between hosts, a small budget first makes slots
-    /// fewer and then shorter, because idle links leave their credits to others.
+    /// more than polls of slots in shared memory. Larger slots cost zero-copy payload no cache
+    /// hits: it does not stay in a cache even with slots of the configured size. Between hosts, a
+    /// small budget first makes slots fewer and then shorter, because idle links leave their
+    /// credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -66,8 +67,9 @@ impl Segment {
         let link_bytes = config.budget_bytes.0 / links;
         let most = u32::try_from(link_bytes / SLOT_BYTES_MIN).unwrap_or(u32::MAX);
         let configured = config.slots.max(1);
-        // The ranks of a host may share a network device, and so its budget. A link's share that
-        // holds a slot for each of these ranks leaves one slot to each of them.
+        // The ranks of a host may share a network device, and so its budget. If a link's share of
+        // the whole budget has a slot for each of these ranks, each rank's link keeps one slot when
+        // the ranks divide the budget.
         let fewest = match hosts.count() > 1 {
             true => configured.min(SLOTS_SHARED.max(hosts.largest())),
             false => configured,
@@ -151,7 +153,8 @@ impl Segment {
         Segment::new(&Hosts::one(ranks), 0, config)
     }
 
-    /// Returns the configuration of message links, whose slots are as long as the segment's.
+    /// Returns the configuration of the message links (links between hosts). Their slots are as
+    /// long as the segment's.
     pub(super) fn message_config(&self) -> admission::Config {
         let mut config = admission::Config {
             channels: self.channels,

@@ -14,8 +14,8 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Number of peeks at the links for which one look for progress counts: a look takes at least as
-/// long as this many peeks.
+/// Number of peeks at the links that one look for progress counts as. A look takes at least as long
+/// as this many peeks.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.

@@ -39,7 +39,7 @@ fn without_a_launcher_there_is_none() {
     assert!(detect(&Variables::of(&[("SHELL", "/bin/sh")])).unwrap().is_none());
     // A batch script under Slurm is one process.
     assert!(detect(&Variables::of(&SLURM[..2])).unwrap().is_none());
-    // RANK alone is a common name.
+    // RANK is a common name: without WORLD_SIZE it names no launcher.
     assert!(detect(&Variables::of(&[("RANK", "x")])).unwrap().is_none());
 }
 

@@ -6,7 +6,8 @@
 //! validation, which is command 0, and `SET` is command 1. Older stores know no validation, and
 //! `SET` is command 0. No message names the dialect, but an older store answers `GETNUMKEYS` on a
 //! connection without a validation. A recent store closes such a connection or, if it is a libuv
-//! server, ignores it. Agents with a libuv server set the variable that decides `is_recent`.
+//! server, ignores it. Agents with a libuv server set `TORCH_NCCL_ASYNC_ERROR_HANDLING`, the
+//! variable that decides `is_recent`.
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;

@@ -19,8 +19,9 @@ pub(crate) struct CallRecord {
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: Rank,
-    /// Algorithm, as 1 + its number in the registry, if the call asks for one, or if the tuning
-    /// table has a model (each rank predicts by itself); else 0, because all ranks choose alike.
+    /// Algorithm as 1 + its number in the registry, or 0 if all ranks choose alike. Their choices
+    /// can differ if the call names an algorithm, or if each rank predicts by itself, with the
+    /// model of the tuning table.
     pub(crate) algorithm: u8,
     /// Slot fraction of the algorithm; the whole slot if `algorithm` is 0.
     pub(crate) slot_fraction: SlotFraction,

@@ -173,7 +173,7 @@ impl Recorder {
     }
 
     /// Returns a writer that also records times, to be used instead of a plain one; none if calls
-    /// are not traced. Ranks that do not trace thus pay nothing. Only one writer may be in use.
+    /// are not traced. So ranks that do not trace pay nothing. Only one writer may be in use.
     pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         let trace = &self.settings.trace;
         let writer = self.writer().filter(|_| !trace.is_empty())?;

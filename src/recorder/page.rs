@@ -3,7 +3,7 @@
 //! ```text
 //! 0     magic with version, process, rank, ranks, heartbeat, communicator, time of joining, host
 //! 128   words of the data path: number of looks for progress, current step outside operations
-//! 192   words of the control thread: times of its last sample, of the last change and look
+//! 192   words of the control thread: times of its last sample, the last change, the last look
 //! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
 //! 512   the last operations: a ring of such records, each with its progress in word 5
 //! 1536  reason why the communicator ended
@@ -38,8 +38,9 @@ pub(super) const SAMPLED_AT: usize = 0;
 pub(super) const CHANGED_AT: usize = 1;
 pub(super) const LOOKED_AT: usize = 2;
 pub(super) const AWAITED: usize = 256;
-/// Words of the record of awaited ranks: one with the operation's number and progress, one with its
-/// total of folds, one with the number of awaited ranks, and one for each of the first such ranks.
+/// Words of the record of awaited ranks, after the record's own number: one with the operation's
+/// number and progress, one with the operation's total of folds, one with the number of awaited
+/// ranks, and one for each of the first such ranks.
 pub(super) const AWAITED_WORDS: usize = 3 + AWAITED_MAX;
 pub(super) const RING: usize = 512;
 pub(super) const ENTRIES: usize = 16;
@@ -54,7 +55,8 @@ pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// Time without looks, beyond a heartbeat, that makes an operation count as undriven.
+/// Slack beyond a heartbeat: if the data path does not look for progress for longer than both
+/// together, the operation counts as undriven.
 const SLACK_MS: u64 = 200;
 
 /// An operation of the ring.

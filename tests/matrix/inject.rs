@@ -267,7 +267,7 @@ pub(super) fn lasting(
             failure.woken_ms = now_ms();
             job.signal(draw.victim as usize, Signal::CONT);
         }
-        // The half with the lowest rank goes on, whichever link is down.
+        // A long cut: the half with the lowest rank goes on, no matter which host is cut off.
         _ => {
             cut();
             failure.dead = (PER_HOST..RANKS).collect();
@@ -308,7 +308,7 @@ fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
     Err(format!("no send queue was longer than {most} bytes: the cell shows nothing"))
 }
 
-/// Function with which strangers disturb addresses; returns the number of their connections.
+/// Function that disturbs addresses as a stranger does; returns the number of connections it made.
 type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
 
 /// Disturbs all listeners of the first two hosts from the third host.
@@ -342,7 +342,7 @@ fn random(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     from.spawn(noise).join().unwrap()
 }
 
-/// Leaves connections half open until the job ends: nothing sets the host's link up again.
+/// Leaves connections half open until the job ends: the network interface of `from` stays down.
 fn half_open(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     let says = seed.to_le_bytes();
     let says = &says[..(seed % 8) as usize];

@@ -1,5 +1,5 @@
-//! Cells over libfabric, with providers that run anywhere. The two hosts are nominal: their ranks
-//! reach each other through loopback.
+//! Cells of the fault matrix over libfabric, with providers that run anywhere. The two hosts are
+//! nominal: their ranks reach each other through loopback.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;

@@ -1,5 +1,5 @@
-//! Rank of a cell's job: it repeats collectives, checks their data and reports the result. After a
-//! failure, it also reports the agreement.
+//! A rank of the job that tests a cell of the fault matrix. The rank repeats collectives, checks
+//! their data and reports the result. After a failure, it also reports the agreement.
 
 use super::RANKS;
 use ccl_core::types::{Collective, DataType, Rank};

@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-/// Faults of processes, of packets and of one of two links; the other faults concern TCP
-/// connections.
+/// Faults of processes, loss of packets, and cuts of one of the two RDMA networks; the other faults
+/// concern TCP connections.
 pub(super) const FAULTS: [Fault; 6] =
     [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;

@@ -5,7 +5,7 @@ use ccl_core::types::Collective;
 
 /// Start of the lines from which `cargo xtask test` writes docs/fault-matrix.md.
 pub(crate) const CELL: &str = "CELL: ";
-/// Start of a wrong outcome of a cell.
+/// Start of the outcome text of a cell that went wrong.
 pub(crate) const WRONG: &str = "WRONG: ";
 
 /// Fault that happens to a job in the middle of its work.

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::devices;
 use super::faults::Down;
 
-/// Returns the exit status, and the verdict and evidence of each finding of a check for these
-/// ports.
+/// Returns the doctor's exit status, and the verdict and evidence of each finding of `check` whose
+/// subject is one of these ports.
 fn found(devices: &[String], check: &str) -> (i32, Vec<(String, String)>) {
     let mut command = Command::new(ccl_harness::command::program());
     command.args(["doctor", "--json"]).env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));

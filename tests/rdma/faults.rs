@@ -1,4 +1,4 @@
-//! Ranks that are killed, and a link that loses packets or goes down.
+//! Ranks that are killed, and a network link that loses packets or goes down.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Ranks connected by RDMA devices. `FERROCCL_TEST_RDMA` lists this machine's devices, each with
-//! its port, as in `rxa:1,rxb:1`: two at the ends of a link, and optionally two more at the ends of
-//! another link. The guest of the test suites has four Soft-RoCE devices.
+//! its port, as in `rxa:1,rxb:1`: two on one network, and optionally two more on another
+//! network. The guest of the test suites has four Soft-RoCE devices.
 
 mod doctor;
 pub(crate) mod faults;
@@ -26,10 +26,10 @@ use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reducti
 pub(crate) const VERBS: &str = ccl_transport_verbs::KIND.name;
 /// Variable that lists this machine's devices for tests, each with its port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
-/// Lock of the link for tests that watch or disturb it.
+/// Lock of the first network for tests that watch or disturb it.
 static LINK: Mutex<()> = Mutex::new(());
 
-/// Returns the devices of one link, locked for the caller; `None` on a machine without them.
+/// Returns the devices of one network, locked for the caller; `None` on a machine without them.
 pub(crate) fn devices() -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     let Ok(names) = std::env::var(DEVICES) else {
         skip(&format!("{DEVICES} names no RDMA device"));
@@ -39,13 +39,13 @@ pub(crate) fn devices() -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     Some((names.split(',').take(2).map(str::to_owned).collect(), turn))
 }
 
-/// Returns the devices of two links by side, locked for the caller; `None` on a machine without
+/// Returns the devices of two networks by side, locked for the caller; `None` on a machine without
 /// them.
 pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
     let names = std::env::var(DEVICES).unwrap_or_default();
     let names: Vec<String> = names.split(',').map(str::to_owned).collect();
     let [a, b, c, d] = <[String; 4]>::try_from(names).ok().or_else(|| {
-        skip(&format!("{DEVICES} does not name the RDMA devices of two links"));
+        skip(&format!("{DEVICES} does not name the RDMA devices of two networks"));
         None
     })?;
     let turn = LINK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -73,7 +73,8 @@ fn exchange(pair: &mut Pair) {
     assert!(pair.into == pair.from, "other data");
 }
 
-/// Exchanges until exactly the sender's ports that `wanted` marks send data; returns the duration.
+/// Exchanges messages until the sender's data leaves through exactly those of its ports that
+/// `wanted` marks; returns the duration.
 fn exchange_over(pair: &mut Pair, ports: &[String], wanted: [bool; 2]) -> Duration {
     let start = Instant::now();
     loop {

@@ -10,7 +10,7 @@ use ccl_harness::capture::Capture;
 use ccl_harness::{ranks_with, stretched};
 use ferroccl::{Config, NetworkCheck};
 
-/// Length in bytes of the longest record of a CTS, including the key of a device's memory.
+/// Length in bytes of the longest CTS, including the remote key of memory registered with a device.
 const RECORD_BYTES_MAX: usize = 72;
 /// Bytes of the message with which two ranks synchronize: its seal (a checksum), its header, and
 /// one byte of payload.
@@ -69,7 +69,7 @@ fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
         if packet.from == address {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
         } else {
-            // A credit, whose count is in the immediate, or the record of a CTS.
+            // A credit, whose count is in the immediate, or a CTS.
             let is_short = packet.payload <= RECORD_BYTES_MAX && packet.payload.is_multiple_of(8);
             assert!(is_short && packet.dscp == 46, "{packet:?}");
             credits += usize::from(packet.payload == 0);

@@ -1,4 +1,4 @@
-//! Ranks with a device on each of two links.
+//! Ranks with two devices each, on two separate networks.
 
 use std::time::{Duration, Instant};
 

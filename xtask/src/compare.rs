@@ -61,7 +61,8 @@ pub(crate) struct Options {
 struct Point {
     bytes: u64,
     time_us: f64,
-    /// Bus bandwidth in GB/s, as nccl-tests defines it: the load of the slowest link.
+    /// Bus bandwidth in GB/s, as nccl-tests defines it: the bytes that the best algorithm sends
+    /// over the slowest hardware link, per second.
     bus_gbps: f64,
 }
 

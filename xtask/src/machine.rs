@@ -50,13 +50,13 @@ impl Provenance {
 /// `FERROCCL_IB_HCA`.
 pub(crate) fn rdma_ports() -> Vec<String> {
     let mut names = all_rdma_ports();
-    // The guest has two links, and the devices of one link do not reach those of the other.
+    // The guest has two networks, and devices of one do not reach the devices of the other.
     names.truncate(2);
     names
 }
 
 /// Returns the first port of each RDMA device of the kernel, in the notation of `FERROCCL_IB_HCA`.
-/// In the guest, the two devices of a link are adjacent in the list.
+/// In the guest, the two devices of one network are adjacent in the list.
 pub(crate) fn all_rdma_ports() -> Vec<String> {
     let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<String> =

@@ -1,5 +1,6 @@
-//! Child processes with a deadline, whose output is streamed while they run. On a deadline, an
-//! interrupt, or a process that outlives the child, the whole process group is killed.
+//! Child processes with a deadline, whose output is streamed while they run. The whole process
+//! group of a child is killed at the deadline, at an interrupt, and if a process that outlives the
+//! child holds the child's output open.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader, PipeWriter, Read};

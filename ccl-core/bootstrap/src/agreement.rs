@@ -2,7 +2,8 @@
 //! their progress, and they promise to complete no more operations and to heed no lower
 //! coordinator. Then the coordinator proposes a verdict and, once all living ranks have accepted,
 //! announces it. If the coordinator dies, the next rank coordinates. If ranks have already accepted
-//! verdicts, the new coordinator proposes the latest: that of the highest earlier coordinator.
+//! verdicts, the new coordinator proposes the latest. Each coordinator is a higher rank than those
+//! before, so the latest verdict is that of the highest earlier coordinator.
 //!
 //! Nothing here happens before a failure is known.
 
@@ -356,7 +357,7 @@ impl Lead {
 /// Returns whether a verdict is lacking: there is none yet, or a survivor of the last one has died
 /// or left since. A death counts only if `regular` (at a heartbeat), not as soon as it is known:
 /// many ranks die after a verdict because their programs end. A departure counts only if this rank
-/// wants to go on.
+/// coordinates and wants to go on with the ranks that are still here.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

@@ -121,8 +121,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Returns the state right after joining: no neighbour is connected yet. `secret` is the
-    /// communicator's own; the data path sets `completed`.
+    /// Returns the state right after joining: no neighbour is connected yet. `secret` is the key of
+    /// this communicator; the data path sets `completed`.
     #[must_use]
     pub fn new(
         rank: Rank,
@@ -210,9 +210,9 @@ impl Control {
         Ok(verdict)
     }
 
-    /// Returns the verdict, for ranks that go on together, if all its survivors are still here. If
-    /// a survivor has left, returns `None`: the lowest living rank starts another agreement when it
-    /// calls this function.
+    /// Returns the verdict if all its survivors are still here: only then can they go on together.
+    /// If a survivor has left, returns `None`: the lowest living rank starts another agreement when
+    /// it calls this function.
     ///
     /// # Errors
     /// Returns the errors of [`Control::verdict`].
@@ -272,7 +272,8 @@ impl Control {
         self.dials.pop_front()
     }
 
-    /// Returns whether a connection leads to a neighbour, which has proved the secret.
+    /// Returns whether a connection leads to a neighbour. A neighbour has proved that it knows the
+    /// secret.
     #[must_use]
     pub fn is_neighbour(&self, connection: ConnectionId) -> bool {
         self.links.get(&connection).is_some_and(|link| link.neighbour().is_some())
@@ -564,7 +565,7 @@ impl Control {
         source: Option<ConnectionId>,
         now: Instant,
     ) {
-        // This rank knows that `rank` left in good order.
+        // A rank that has left in good order is not declared dead.
         if self.has_left(rank) {
             return;
         }

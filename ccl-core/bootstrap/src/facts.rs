@@ -14,7 +14,7 @@ pub(super) struct Facts {
     rank: Rank,
     ranks: u32,
     pub(super) dead: BTreeMap<Rank, FailureReason>,
-    /// Ranks that left, with the number of exchanges that each took part in.
+    /// Ranks that left, each with the number of control-plane exchanges that it took part in.
     pub(super) left: BTreeMap<Rank, u64>,
     /// Cause of the communicator's end, as far as this rank knows.
     pub(super) first: Option<Failure>,
@@ -22,7 +22,8 @@ pub(super) struct Facts {
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
     /// True if this rank coordinates, and wants to go on with the ranks that are still here. A new
-    /// verdict is then due also when a survivor of the last verdict has left.
+    /// verdict is then due also when a survivor of the last verdict has left, not only when one has
+    /// died.
     pub(super) reconvenes: bool,
     /// Ranks that gave up after the failure.
     pub(super) withdrawn: BTreeMap<Rank, Failure>,

@@ -127,7 +127,7 @@ impl Gate {
     }
 
     /// Takes bytes up to the end of one message, and judges the message. Returns `None` when
-    /// `bytes` is used up.
+    /// `bytes` ends before the message does.
     pub(super) fn received(
         &mut self,
         connection: ConnectionId,

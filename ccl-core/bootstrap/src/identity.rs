@@ -83,8 +83,8 @@ impl fmt::Display for Endpoint {
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// Key of communicators without a secret. Everybody knows this key, so ferroccl joins with
-    /// it over loopback alone, unless the program or `FERROCCL_INSECURE_JOIN=1` permits more.
+    /// Key of communicators without a secret. Everybody knows this key, so ferroccl joins with it
+    /// only at loopback addresses, unless the program or `FERROCCL_INSECURE_JOIN=1` permits others.
     pub const PUBLIC: Secret = Secret([0; SECRET_BYTES]);
 
     /// Returns the secret that consists of these bytes, which must be random.
@@ -134,8 +134,8 @@ impl fmt::Debug for Secret {
 
 /// Everything a rank needs to join: the endpoints of rank 0 (tried in turn) and the secret.
 ///
-/// The text form, `ferroccl1:HOST:PORT:SECRET`, is read by `FromStr` and written by
-/// [`UniqueId::to_secret_string`] alone; `Display` and `Debug` leave the secret out.
+/// `FromStr` reads the text form, `ferroccl1:HOST:PORT:SECRET`. Only
+/// [`UniqueId::to_secret_string`] writes that form; `Display` and `Debug` leave the secret out.
 #[derive(Clone)]
 pub struct UniqueId {
     /// Endpoints where rank 0 listens: at least one, at most 8.

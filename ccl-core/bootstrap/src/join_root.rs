@@ -74,7 +74,7 @@ impl RootJoin {
     /// Starts to wait for ranks `1..own.ranks`.
     #[must_use]
     pub fn new(secret: Secret, own: Hello, limits: JoinLimits, now: Instant) -> RootJoin {
-        // All ranks may connect at once, and none of them should wait for strangers.
+        // All ranks may connect at once, so the limit has room for all of them.
         let half_open_max = limits.half_open_max.max(own.ranks as usize);
         let mut join = RootJoin {
             own,

@@ -44,7 +44,7 @@ impl Link {
         append_frame(&mut self.outbox, &message.encode());
     }
 
-    /// Moves to a stage after both sides have proved the secret, and admits long frames.
+    /// Moves to `stage`. Both sides have proved the secret, so the decoder now admits long frames.
     pub(super) fn set_authenticated(&mut self, stage: Stage) {
         self.stage = stage;
         self.decoder.set_length_max(FRAME_BYTES_MAX);

@@ -312,7 +312,8 @@ impl Message {
     /// # Errors
     /// The bytes are no message of this protocol.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
-        // Each version defines for itself the bytes after the version number of an `Open`.
+        // The bytes after the version number of an `Open` depend on the version, so those of
+        // another version are not read.
         if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u8, [u8; 4], u16)>(bytes)
             && protocol != PROTOCOL_VERSION
         {

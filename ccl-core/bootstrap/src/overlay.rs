@@ -1,7 +1,7 @@
-//! Overlay: the connections between ranks after joining, and the routes of the parts of an
-//! exchange. Rank `r` has neighbours at the distances 1, 2, 4, ... in both directions of the ring
-//! of all ranks, so a message reaches every rank in at most as many steps as the number of ranks
-//! has bits.
+//! Overlay: the connections between ranks after joining, and the routes by which each rank's part
+//! of an exchange reaches all ranks. Rank `r` has neighbours at the distances 1, 2, 4, ... in both
+//! directions of the ring of all ranks, so a message reaches every rank in at most as many steps as
+//! the number of ranks has bits.
 
 use ccl_core::types::Rank;
 

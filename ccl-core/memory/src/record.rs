@@ -2,8 +2,8 @@
 //! none: a sequence lock whose writer never waits.
 //!
 //! The first word is the record's number; it is 0 while the other words change (but see
-//! [`publish_at`]). A reader that finds the same number before and after it reads the other words
-//! has read that record, if no number is used twice.
+//! [`publish_at`]). A reader that finds the same number (not 0) before and after it reads the other
+//! words has read that record, if no number is used twice.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};
@@ -39,9 +39,9 @@ pub fn publish<const N: usize>(
 }
 
 /// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
-/// past the ring's end wraps around. The entry is not hidden while it changes. A reader must first
-/// copy the entries and then read their numbers again to find the newest. It discards the entry
-/// that follows the newest one in the ring, because that entry may be changing.
+/// past the ring's end wraps around. The entry keeps its old number while its words change. A
+/// reader must first copy the entries and then read their numbers again to find the newest. It
+/// discards the entry that follows the newest one in the ring, because that entry may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

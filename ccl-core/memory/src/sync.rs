@@ -70,7 +70,7 @@ orderings! {
     /// sleeper read the counter of rings after a ring, this look sees all data that was published
     /// before the ring.
     announce = SeqCst;
-    /// Record: the number is cleared before any word changes.
+    /// Record (see `record.rs`): the record's number is cleared before any word changes.
     hide = Release;
     /// Record: all words have changed before the new number is stored.
     show = Release;

@@ -154,8 +154,8 @@ impl Inbound {
         self.late_count += 1;
     }
 
-    /// Takes the immediate of a message that has arrived before it. Returns false if there is no
-    /// such message.
+    /// Takes an immediate that comes after its message was marked as arrived. Returns false if
+    /// there is no such message.
     pub(super) fn take_late(&mut self, number: u32) -> bool {
         let after = ahead(self.settled.0, number);
         if self.late_count == 0 || after >= u64::from(self.slots) {

@@ -92,8 +92,8 @@ impl Config {
         u32::try_from(share).unwrap_or(u32::MAX).max(self.slots_min).clamp(1, self.slots.max(1))
     }
 
-    /// Returns the bytes, headers included, of the slots of all links of `peers` peers if each link
-    /// has [`Config::equal_slots`].
+    /// Returns the bytes of all slots, headers included, if each link to each of `peers` peers has
+    /// [`Config::equal_slots`] slots.
     #[must_use]
     pub fn equal_bytes(&self, peers: usize) -> usize {
         let links = peers * self.channels.max(1) as usize;

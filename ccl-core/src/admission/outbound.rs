@@ -13,14 +13,14 @@ pub(super) enum CreditOutcome {
 
 #[derive(Debug)]
 pub(super) struct Outbound {
-    /// The receiver's slots; none until its offer has come.
+    /// Number of the receiver's slots; 0 until its offer has come.
     slots: u32,
     /// The number of the next message to be sent.
     next: u64,
     /// The receiver's slot of the next message, and the staging slot, stored to avoid a division.
     slot: u32,
     staging: usize,
-    /// Messages below this may be sent.
+    /// Messages with numbers below this may be sent.
     granted: u64,
     /// The credit that arrived before the offer.
     early: u64,
@@ -48,7 +48,7 @@ impl Outbound {
     }
 
     /// Opens the link to a receiver that has `slots` slots. The receiver's offer grants the first
-    /// `reserved` messages. A credit of the receiver's pool that overtook the offer counts as well.
+    /// `reserved` messages. A credit of the receiver's pool that overtook the offer may grant more.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
         self.slot = (self.next % u64::from(slots.max(1))) as u32;
@@ -56,7 +56,7 @@ impl Outbound {
         self.granted = self.next + early.max(u64::from(reserved));
     }
 
-    /// Returns the receiver's slots; 0 until its offer has come.
+    /// Returns the number of the receiver's slots; 0 until its offer has come.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }

@@ -133,7 +133,8 @@ fn credits_wait_for_immediates_that_come_late() {
     }
 }
 
-/// Sends `messages` through a pair of ends in the worst order that the slots allow.
+/// Sends `messages` messages through an outbound and an inbound end, in the worst order that the
+/// slots allow.
 fn pump(slots: u32, messages: u64) {
     let (mut outbound, mut inbound) = (Outbound::new(slots), Inbound::new(slots, slots));
     outbound.open(slots, slots);

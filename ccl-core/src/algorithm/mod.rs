@@ -58,7 +58,7 @@ pub struct Params<'a> {
 /// The shape of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Neighbours on a circle or a chain: most steps, every byte over the shortest links.
+    /// Neighbours on a circle or a chain: most steps, nearly all messages between adjacent ranks.
     Ring,
     /// Binomial or binary trees: few steps, the load on inner nodes.
     Tree,

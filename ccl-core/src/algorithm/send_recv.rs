@@ -39,8 +39,8 @@ pub enum SendRecvError {
     },
 }
 
-/// Returns the schedule of one group: the i-th send is part i of the input, the j-th receive part j
-/// of the output.
+/// Returns the schedule of one group: the i-th send reads part i of the input, and the j-th receive
+/// writes part j of the output.
 ///
 /// # Errors
 ///

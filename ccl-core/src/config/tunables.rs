@@ -157,7 +157,7 @@ impl TransportSettings {
         T::from_lookup(&|variable| self.get(variable).map(str::to_owned))
     }
 
-    /// Sets the tunables of these tables that `lookup` knows.
+    /// Sets every tunable of `tables` that `lookup` knows by its variable or its alias.
     pub(super) fn take(&mut self, lookup: Lookup<'_>, tables: &[Table]) -> Result<(), ConfigError> {
         for table in tables {
             for tunable in table(lookup)? {

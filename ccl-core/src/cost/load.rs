@@ -80,8 +80,8 @@ impl Counting<'_> {
         self.body(&outline.nodes, 0, &mut [0; DEPTH], 1.0);
     }
 
-    /// Adds the work of `nodes`, `times` times; 0 adds nothing. Returns for how many iterations the
-    /// work stays the same.
+    /// Adds `times` times the work of `nodes`: nothing if `times` is 0. Returns, per loop, for how
+    /// many iterations the work stays the same.
     fn body(&mut self, nodes: &[Lowered], depth: usize, at: &mut Counters, times: f64) -> Alike {
         let each = |node: &Lowered| match node {
             Lowered::Fold(fold) => self.fold(fold, at, times),
@@ -287,7 +287,7 @@ mod tests {
         Model { processor, within, between, network_ports: Owner::Rank }
     }
 
-    /// Ports of a rank that really executes, with every message and slot always available.
+    /// Ports of a rank that executes its real program. All messages and slots are always available.
     struct Alone<'a> {
         rank: Rank,
         hosts: &'a Hosts,

@@ -20,7 +20,7 @@ use crate::types::Rank;
 /// Largest numbers of ranks and of chunks that are walked; larger calls are extrapolated.
 const RANKS_MAX: u32 = 32;
 const CHUNKS_MAX: usize = 24;
-/// Ranks at either end of a host that are counted for the sum.
+/// Number of a large host's first ranks, and of its last ranks, that are counted one by one.
 const ENDS: u32 = 4;
 
 /// Programs that the ranks run for an algorithm: lowered once, for calls of any length.
@@ -86,8 +86,8 @@ pub struct Call<'a> {
     pub count: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
-    /// Bytes of a rank's larger buffer; in a smaller call that represents a larger one, those of
-    /// the larger call.
+    /// Bytes of the larger of a rank's input and output. A call among fewer ranks or of fewer
+    /// chunks that represents this call keeps this number.
     pub buffer_bytes: usize,
     /// Parallel channels per pair of ranks.
     pub channels: u32,

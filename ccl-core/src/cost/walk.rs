@@ -22,13 +22,13 @@ pub struct Processor {
     pub fold_ns: f64,
     /// Time for each byte that a fold reads or writes in a slot or in scratch, which stay in cache.
     pub slot_ns: f64,
-    /// Time for each byte of the caller's buffers, by the size of these buffers: up to each of
-    /// [`NEAR_BYTES`], and beyond.
+    /// Time for each byte of the caller's buffers: one value for buffers up to each of
+    /// [`NEAR_BYTES`], and one for larger buffers.
     pub memory_ns: [f64; 3],
 }
 
-/// Largest buffers of a rank, in bytes, that may stay in its own cache, and in a cache that
-/// processors share.
+/// Two sizes in bytes: a rank's buffers up to the first size may stay in its own cache; buffers up
+/// to the second size may stay in a cache that processors share.
 pub const NEAR_BYTES: [usize; 2] = [1 << 20, 16 << 20];
 
 impl Processor {

@@ -47,7 +47,7 @@ pub struct Task<'a> {
     pub channel: u32,
     /// Strand of the task.
     pub strand: u32,
-    /// True if the result is complete.
+    /// True if the result holds all contributions, so that an average is divided here.
     pub last: bool,
     /// True if the message that the task reads may be placed in the output before the task's turn
     /// ([`Ports::prepost`]).
@@ -64,7 +64,7 @@ pub struct Message {
     pub whole_bytes: usize,
 }
 
-/// Environment of an execution: links with slots, and memory that can be combined.
+/// Environment of an execution: links with slots, and memory that folds read and write.
 pub trait Ports {
     /// Returns whether the next message of the link has arrived. Cheap; called often.
     fn readable(&mut self, link: Link) -> bool;

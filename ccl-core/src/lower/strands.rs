@@ -93,8 +93,8 @@ fn cells(location: Location, at: &Counters, alias: Alias, into: &mut BTreeSet<Ce
     }
 }
 
-/// Sets [`Fold::early`] for the folds whose only source is a slot, if nothing before them, in any
-/// iteration, touches the memory that they write.
+/// Sets [`Fold::early`] for each fold whose only source is a slot, provided that nothing before any
+/// iteration of the fold touches the memory that this iteration writes.
 pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
     nodes.iter_mut().for_each(begin);
     let mut touched = BTreeSet::new();
@@ -211,7 +211,8 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
 }
 
 /// Returns, for each unit, the units of other strands that it waits for: earlier units of the same
-/// chunk, and, if they share scratch, later units of the chunk before.
+/// chunk that conflict with it in any memory, and later units of the chunk before that conflict
+/// with it in scratch.
 fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize, u32)>> {
     let mut awaits: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
     for later in 0..units.len() {

@@ -207,8 +207,9 @@ impl Policy {
         groups
     }
 
-    /// Returns the first group of queue pairs that the policy needs and of which `made`, the groups
-    /// of a link, has too few or none; none if the link has enough.
+    /// Returns the first group of queue pairs that the policy needs and a link lacks; none if the
+    /// link lacks no group. `made` are the link's groups: a group is lacking if the link has fewer
+    /// queue pairs of its traffic class, or none.
     #[must_use]
     pub fn beyond(&self, made: &[Group]) -> Option<Group> {
         let has = |own: &Group| {

@@ -99,7 +99,8 @@ impl Builder {
         self.push(Op::Reduce { target, terms: present(terms), last: false });
     }
 
-    /// Writes the same as [`Builder::reduce`], for a result that has every rank's contribution.
+    /// Writes the same op as [`Builder::reduce`], and marks the result as complete: every rank's
+    /// contribution is in it.
     pub fn reduce_last(&mut self, target: Slice, terms: &[Terms]) {
         self.push(Op::Reduce { target, terms: present(terms), last: true });
     }

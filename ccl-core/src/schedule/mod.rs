@@ -218,8 +218,8 @@ pub enum Op {
 pub enum Node {
     /// An op.
     Op(Op),
-    /// Loop that executes the body `count` times; its counter has the dimension of the nesting
-    /// depth.
+    /// Loop that executes the body `count` times. The index of its counter in [`Counters`] is the
+    /// number of loops around it.
     Loop {
         /// Number of iterations.
         count: u32,

@@ -80,7 +80,7 @@ pub enum ShapeError {
 
 impl Seat {
     /// Returns the number of blocks of the input and of the output. Both are 0 for `send_recv`: its
-    /// blocks are the messages of a group, whose number a seat does not have.
+    /// blocks are the messages of a group, and a [`Seat`] does not contain the number of messages.
     #[must_use]
     pub const fn blocks(&self) -> (u32, u32) {
         use Collective as C;

@@ -37,13 +37,13 @@ pub enum LineError {
     /// A rule whose reason has no closing parenthesis.
     #[error("({0} has no end; close the parenthesis")]
     OpenReason(String),
-    /// A point without times.
+    /// A measurement or prediction without times.
     #[error("there is no time behind the `:`")]
     NoTime,
-    /// A point with two times of one algorithm.
+    /// A measurement or prediction with two times of one variant.
     #[error("an algorithm appears twice; keep one time for each algorithm")]
     TwoTimes,
-    /// A point that repeats an earlier line.
+    /// A measurement or prediction that repeats an earlier one.
     #[error("an earlier line has the same collective, ranks, hosts and bytes; keep one")]
     SamePoint,
     /// A tunable that an earlier line sets.
@@ -62,7 +62,7 @@ pub enum LineError {
     /// A variant that does not exist.
     #[error(transparent)]
     Variant(#[from] VariantError),
-    /// A parameter of a model that does not exist, or has no number.
+    /// A word of a `model` line that names no parameter, or gives it no valid number.
     #[error(transparent)]
     Figure(#[from] FigureError),
 }

@@ -249,9 +249,9 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
-/// Ratio of two predicted times, of a model's variant to the rules' variant. Below this ratio, the
-/// model's variant is taken. Less than 1, because a model's errors exceed the differences between
-/// similar variants.
+/// Bound on a ratio: the predicted time of the model's variant over that of the rules' variant. The
+/// model's variant is taken if the ratio is below the bound. The bound is less than 1, because a
+/// model's errors exceed the differences between similar variants.
 const WORTH: f64 = 0.9;
 
 /// Returns the fastest variant, by the model, of those that may be taken, if the model predicts it
@@ -443,7 +443,7 @@ mod tests {
         let (name, reason) = taken(small);
         assert!(name == "ring" && reason.contains("do not fit a slot"), "{name}: {reason}");
         assert_eq!(taken(Situation { slot_bytes: 64 << 10, ..small }).0, "bruck");
-        // A table cannot choose messages that do not fit either.
+        // As the rules cannot, a tuning table cannot choose messages that do not fit.
         let line = "all_gather ranks=2048 hosts=2048 bytes=16384: bruck=1 ring=2";
         let tuned = Situation { tuning: &line.parse().unwrap(), ..small };
         assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));

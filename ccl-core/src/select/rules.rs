@@ -8,8 +8,8 @@
 //! and, in parentheses, the reason. There are bounds on: `ranks`; `hosts`; `host_ranks` and
 //! `host_ranks_min`, the numbers of ranks on the largest and the smallest host; `bytes`, of the
 //! larger buffer; `bytes_per_rank`; and `messages`, the number of slots that the bytes fill. The
-//! word `deterministic` limits a rule to that mode. The library's own rules are in `rules.txt`; a
-//! table of `FERROCCL_TUNING` may have further rules, which come first.
+//! word `deterministic` limits a rule to that mode. The library's own rules are in `rules.txt`; the
+//! tuning table in `FERROCCL_TUNING` may have further rules, which come first.
 
 use std::fmt;
 use std::sync::LazyLock;

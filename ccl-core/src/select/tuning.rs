@@ -10,17 +10,18 @@
 //! all_reduce ranks=8 hosts=4 bytes=1048576 predicted: hierarchical=440 ring=610
 //! ```
 //!
-//! A line is a collective with its bytes (of the larger buffer), ranks and hosts, and the median
-//! time of each variant ([`super::variant`]) in microseconds; the number after `~` is half the
-//! distance between the quartiles. A line with `predicted` has the times of a model. A call takes
-//! the fastest variant at the nearest size, from measurements if there are any. Only lines with the
-//! call's numbers of ranks and hosts count. `set` gives a tunable the value that was fastest,
-//! unless the tunable is set elsewhere; in this value `|` stands for `;`. If the table has no times
-//! for the call, its `rule` lines ([`super::rules`]) come next, before the library's own rules.
-//! `model` has the parameters of the best-fitting model ([`crate::cost::figures`]). If no `rule`
-//! line applies either, the model's fastest variant replaces the variant of the library's own rules
-//! where the model predicts it to be clearly faster. Parameters that are left out have the defaults
-//! of this library's links. An entry ends with the line or with `;`.
+//! A line that begins with a collective has the numbers of ranks, hosts and bytes (of the larger
+//! buffer), and the median time of each variant ([`super::variant`]) in microseconds; the number
+//! after `~` is half the distance between the quartiles. A line with `predicted` has the times of a
+//! model. A call takes the fastest variant at the nearest size, from measurements if there are any.
+//! Only lines with the call's collective and its numbers of ranks and hosts count. `set` gives a
+//! tunable the value that was fastest, unless the tunable is set elsewhere; in this value `|`
+//! stands for `;`. If the table has no times for the call, its `rule` lines ([`super::rules`]) come
+//! next, before the library's own rules. `model` has the parameters of the best-fitting model
+//! ([`crate::cost::figures`]). If no `rule` line applies either, the model's fastest variant
+//! replaces the variant of the library's own rules where the model predicts it to be clearly
+//! faster. Parameters that are left out get defaults, which suit this library's own links in order
+//! of magnitude. An entry ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

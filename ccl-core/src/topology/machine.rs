@@ -265,8 +265,8 @@ impl Machine {
         })
     }
 
-    /// Returns the path between two parts without the links of accelerators: up to a common part,
-    /// and down again.
+    /// Returns the path between two parts that takes none of the accelerators' own links: up to a
+    /// common part, and down again.
     #[must_use]
     pub fn plugged(&self, from: usize, to: usize) -> Path {
         let mut up: Vec<usize> = self.upwards(from).collect();

@@ -1,5 +1,5 @@
-//! Placement of ranks on hosts ([`Hosts`]); the parts of a machine and their links ([`machine`]),
-//! and the distance between two devices ([`plugs`]).
+//! Placement of ranks on hosts ([`Hosts`]), the model of a machine's parts and their connections
+//! ([`machine`]), and the distance between two of its devices ([`plugs`]).
 
 mod hosts;
 pub mod machine;

@@ -10,7 +10,7 @@ pub struct Plugs {
     pub parts: Vec<Part>,
     /// Host bridges and switches, by their paths.
     bridges: Vec<(String, usize)>,
-    /// Devices, by their bus and their address on that bus without the function.
+    /// Devices, by their bus and by their address on it; the address lacks the function number.
     devices: Vec<(String, String, usize)>,
 }
 
@@ -20,9 +20,9 @@ impl Plugs {
     ///
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
     /// several). The components after it are PCI functions, and all of them but the last are
-    /// bridges: a root port, and two for each switch, its upstream and a downstream port. The
-    /// host bridge of a root complex is put under the `node` given with the first path of that root
-    /// complex, if any. Devices that share a bus behind a root port or a port of a switch are one
+    /// bridges: a root port, and two for each switch, its upstream and a downstream port. The call
+    /// that first names a root complex puts its host bridge under `node`, or under nothing if
+    /// `node` is `None`. Devices that share a bus behind a root port or a port of a switch are one
     /// card. So are the functions of one address on the bus of a root complex. The first device of
     /// a card is plugged into the lowest switch above it, or into the host bridge if there is no
     /// switch. The other devices of the card are plugged into the first one.
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(apart(one, one), Class::Pix);
         assert_eq!(apart(one, &format!("{root}/0000:10:1c.1")), Class::Pix);
         assert_eq!(apart(one, &format!("{root}/0000:10:1b.0")), Class::Phb);
-        // Functions of one device, but root ports with a bus each.
+        // Two root ports that are functions of one device; each has its own bus.
         let port = |port: &str, bus: &str| format!("{root}/0000:10:{port}/0000:{bus}:00.0");
         assert_eq!(apart(&port("1.0", "11"), &port("1.0", "11")), Class::Sys, "no address");
         assert_eq!(apart(&port("01.0", "11"), &port("01.1", "12")), Class::Phb);

@@ -54,7 +54,7 @@ pub enum TransportError {
     /// The lane has no such endpoint, or has detached it.
     #[error("this lane has no endpoint {}, or has detached it; attach a new connection", .0.0)]
     UnknownEndpoint(EndpointId),
-    /// A connection is attached to a lane of a device that did not make it.
+    /// A connection is attached to a lane of a device other than the one that made the connection.
     #[error("this connection was made by another device; attach it to a lane of that one")]
     OtherDevice,
     /// A connection is asked for again after it was handed out, or has failed.
@@ -283,7 +283,7 @@ impl TransportError {
             | TransportError::NoDevice { .. }
             | TransportError::Config(_)
             | TransportError::Setting { .. } => true,
-            // An empty filter matches every interface. The host has none: not the caller's fault.
+            // An empty filter matches any interface, so the host has none: not the caller's fault.
             TransportError::NoInterface { filter, .. } => !filter.is_empty(),
             TransportError::Os { .. }
             | TransportError::Deadline { .. }

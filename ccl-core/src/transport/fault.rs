@@ -259,7 +259,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 }
 
-/// Secret of devices that accept every secret.
+/// Secret that gullible devices use instead of the given ones, so that they accept each other.
 const ANY_SECRET: Secret = Secret([0; 32]);
 
 /// Function that wraps a lane in another one.
@@ -304,7 +304,7 @@ impl FaultyDevice {
         FaultyDevice { wrap, ..self }
     }
 
-    /// Makes lanes only while `refuse` returns no error.
+    /// Makes the device refuse to make lanes while `refuse` returns an error.
     #[must_use]
     pub fn with_refused_lanes(
         self,
@@ -313,7 +313,7 @@ impl FaultyDevice {
         FaultyDevice { refuse_lanes: Box::new(refuse), ..self }
     }
 
-    /// Allocates and registers memory only while `refuse` returns no error.
+    /// Makes the device refuse to allocate or register memory while `refuse` returns an error.
     #[must_use]
     pub fn with_memory(
         self,

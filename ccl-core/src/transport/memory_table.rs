@@ -256,7 +256,7 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
 /// # Errors
 ///
 /// Returns the error of `put` for the first request. An error for a later request is not returned
-/// now, but by the call that has this request first.
+/// now, but by the call whose `work` begins with that request.
 pub fn take(
     work: &[WorkRequest],
     mut put: impl FnMut(&WorkRequest) -> Result<bool, TransportError>,

@@ -101,8 +101,8 @@ pub struct Caps {
     pub mapped: bool,
     /// True if puts on one endpoint arrive in the order in which they were posted.
     pub ordered: bool,
-    /// True if the source or the target of a put may change while the put is under way
-    /// ([`Lane::relocate`], [`Lane::redirect`]), as the CPU of this side copies the bytes late.
+    /// True if a put under way can get another source ([`Lane::relocate`]) or another target
+    /// ([`Lane::redirect`]), because the CPU of this side copies the bytes late.
     pub redirects: bool,
     /// True if a device writes the bytes of a put to memory some time before the event that reports
     /// the put. Short messages are then recognised in memory.
@@ -357,9 +357,9 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Maps the peer's memory, to load from and store to; only with [`Caps::mapped`]. The mapping
-    /// lives as long as the region and its clones, even after the endpoint is gone. A key can be
-    /// mapped once, so keep the region; a key that was imported before can be mapped any number of
-    /// times.
+    /// lives as long as the region and its clones, even after the endpoint is gone. A key that was
+    /// not imported can be mapped only once, so keep the region; an imported key can be mapped any
+    /// number of times.
     ///
     /// # Errors
     ///
@@ -387,7 +387,7 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Makes a put that is not done read its [`WorkRequest::Put::tail`] from another location,
     /// `tail`, which holds the same bytes. After this returns, nothing reads the old location any
-    /// more. Puts that are done, or were never taken, are left alone.
+    /// more. Does nothing if the put is done or was never taken.
     ///
     /// # Errors
     ///
@@ -407,13 +407,13 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Makes the peer's next put to `from` arrive in `into` instead. `from` is memory shared with
-    /// that peer, and `into` has the same length. Only bytes of one put move, from the beginning of
-    /// `from` to its end at most; bytes that the put writes before `from` stay where they are.
-    /// `None` cancels the redirection: nothing is written to `into` any more, and the bytes of an
-    /// unfinished put are where they would be without the redirection. Returns false, and changes
-    /// nothing, if too much of the put has arrived, or if the put reaches beyond `from`. Take all
-    /// [`Event`]s before calling this: the lane forgets a put that has arrived whole, and would
-    /// redirect the put after it.
+    /// that peer, and `into` has the same length. The redirection covers bytes of one put, from the
+    /// beginning of `from` to its end at most; bytes that the put writes before `from` are not
+    /// redirected. `None` cancels the redirection: nothing is written to `into` any more, and the
+    /// bytes of an unfinished put are where they would be without the redirection. Returns false,
+    /// and changes nothing, if too much of the put has arrived, or if the put reaches beyond
+    /// `from`. Take all [`Event`]s before calling this: the lane forgets a put that has arrived
+    /// whole, and would redirect the put after it.
     ///
     /// # Errors
     ///

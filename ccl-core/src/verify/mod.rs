@@ -35,7 +35,7 @@
 //!   the right element, and, for reductions, through exactly one fold marked last. The run also
 //!   finds reads of garbage, writes to the input, accesses outside a buffer, operands that overlap
 //!   in part, and writes to memory between the blocks. With [`Case::rank_order`] each result must
-//!   be one fold over the ranks in ascending order, for any length, as deterministic mode promises.
+//!   be one fold over the ranks in ascending order, as deterministic mode promises for any length.
 //! * **Barriers** are checked by the clocks: at the end every rank has heard of every other rank.
 
 mod memory;
@@ -116,8 +116,8 @@ pub struct Case {
     pub channels: u32,
     /// Bytes that a receiver admits from all senders together; `None` for no limit.
     pub budget_bytes: Option<usize>,
-    /// True if the buffers are in the in-place form: on ranks that have both, the smaller one lies
-    /// inside the larger one.
+    /// True if the buffers are in the in-place form: on ranks that have an input and an output, the
+    /// smaller buffer lies inside the larger one.
     pub in_place: bool,
     /// True if every result must be one fold in rank order.
     pub rank_order: bool,

@@ -28,14 +28,15 @@ pub(super) struct Setup {
 /// Required content of an output element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
-    /// Rank whose contribution is required; none for the fold over all ranks.
+    /// Rank whose contribution is required; none if the contributions of all ranks are required.
     pub(super) of: Option<Rank>,
     /// Block of the inputs that holds the contribution.
     pub(super) block: u32,
 }
 
 impl Setup {
-    /// Returns the role of `rank` among `ranks` whose schedules cut blocks into `split` parts.
+    /// Returns the role of `rank` in a case with `ranks` ranks. The schedules cut each block into
+    /// `split` parts.
     pub(super) fn new(case: &Case, rank: Rank, ranks: u32, split: u32) -> Result<Setup, Violation> {
         let seat = Seat { collective: case.collective, rank, ranks, root: case.root };
         let (input, output) = with_sizes(case, &seat, |sizes| {

@@ -68,9 +68,9 @@ pub enum Misfold {
     NotReduction,
     /// The contribution of this rank in more than one operand.
     CountedTwice(Rank),
-    /// A fold marked last although this rank's contribution is missing.
+    /// A fold marked last (as completing a reduction) although this rank's contribution is missing.
     LastTooEarly(Rank),
-    /// An operand that a last fold has completed before: an average would be divided again.
+    /// An operand that a fold marked last has completed before: an average would be divided again.
     AlreadyComplete,
 }
 
@@ -271,7 +271,7 @@ pub enum Violation {
         fold: String,
     },
     /// A read of an in-place input as output. Out of place, such a read finds garbage. In place, it
-    /// finds a value that a premultiplied sum has not scaled.
+    /// finds an unscaled value: a premultiplied sum scales a value when it is read as input.
     #[error("{spot} is read as output by strand {strand} while it still is the input: {fold}")]
     InputAsOutput {
         /// The element.
@@ -309,7 +309,7 @@ pub enum Violation {
         /// Required content of the element.
         expected: String,
     },
-    /// A complete reduction that did not pass through a last fold.
+    /// A result that has every rank's contribution but did not pass through a fold marked last.
     #[error(
         "{spot} holds {found}: complete, but no fold was marked last, so no average is divided"
     )]

@@ -1,4 +1,5 @@
-//! Explanation of a stuck world: the chain of strands that wait for each other.
+//! Explanation of a stuck [`World`] (the memory and links of all ranks): the chain of strands that
+//! wait for each other.
 
 use std::collections::BTreeMap;
 

@@ -35,7 +35,7 @@ struct Pipe {
 #[derive(Debug)]
 pub(super) struct RankState {
     pub(super) memory: Memory,
-    /// First strand of this rank in clocks.
+    /// Index of this rank's first strand in a clock.
     base: usize,
     strands: usize,
     /// Clocks of the threads. A thread is one strand on one channel; its index is

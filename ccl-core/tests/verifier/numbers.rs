@@ -50,7 +50,8 @@ impl Group {
         Group { algorithm, ranks, root, share: 1, schedules, programs, senders }
     }
 
-    /// Checks a trial with the programs for the number of slots that each link is guaranteed.
+    /// Checks a trial with the programs for one slot or for more slots, whichever fits the number
+    /// of slots that the budget guarantees to every link.
     pub(crate) fn check(&self, trial: &Trial) -> Result<Report, Violation> {
         let Trial { case, apart } = trial;
         let slots = sure_slots(case, &self.programs[1][0]);
@@ -63,8 +64,8 @@ impl Group {
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
         // Unoptimised builds run only a sample.
         let step = if cfg!(debug_assertions) { 11 } else { self.share };
-        // The turn skips a number after the 48 ways of each length. The next length thus combines
-        // each way with other parameters.
+        // The number that chooses the other parameters skips one value after the 48 ways of each
+        // length. So the next length combines each way with other parameters.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
         trials.step_by(step)
@@ -129,8 +130,8 @@ fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
 #[derive(Clone, Copy, Debug)]
 struct Way {
     slots: u32,
-    /// True if the budget is only one slot per channel and sender of the rank with the most
-    /// senders.
+    /// True if the budget is tight: on each channel, as many slots as the largest number of peers
+    /// that one rank receives from.
     tight: bool,
     channels: u32,
     in_place: bool,

@@ -1,5 +1,5 @@
-//! Every algorithm, for 1 to 8 ranks (with `FERROCCL_TEST_FULL=1` for up to 33), with all roots of
-//! interest, many lengths and few slots.
+//! Every algorithm, for 1 to 8 ranks (with `FERROCCL_TEST_FULL=1` for 1 to 17 and some larger
+//! numbers up to 33), with all roots of interest, many lengths and few slots.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -4,7 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 const STREAM_BYTES_MIN: usize = 4096;
 
-/// Copies `bytes` bytes from `src` to each of `dsts`. A destination equal to `src` is left alone.
+/// Copies `bytes` bytes from `src` to each of `dsts`; skips a destination that equals `src`.
 ///
 /// # Safety
 /// `src` is valid for reading `bytes` bytes, and each of `dsts` for writing as many. A destination

@@ -11,7 +11,7 @@ use crate::unit::Unit;
 /// Parameters of a loop besides its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
-    /// The factor of scaled terms, as an element.
+    /// The factor of scaled terms: the bytes of one element.
     pub(crate) scalar: [u8; 8],
     /// Divisor of an average.
     pub(crate) count: u32,
@@ -50,8 +50,8 @@ fn factor<U: Unit>(parameters: &Parameters, term: Term) -> Option<U::Acc> {
     term.scaled.then(|| U::broadcast(parameters.scalar))
 }
 
-/// Reads one unit and scales it. A product is rounded to the type at once: peers receive the stored
-/// product, and all ranks must add the same number.
+/// Reads one unit and scales it. A product is rounded to the element type at once: peers get the
+/// scaled term in that type, and this rank must add exactly the number that they add.
 #[inline(always)]
 fn read<U: Unit, O: Op>(raw: Packed<U::Raw>, factor: Option<U::Acc>) -> U::Acc {
     let value = U::widen(raw.0);

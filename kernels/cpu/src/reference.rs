@@ -160,8 +160,9 @@ pub(crate) struct Narrow {
     mantissa_bits: u32,
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
-    /// The magnitude that is stored for values that are too large. For infinity,
-    /// [`Narrow::value`] returns the power of two above the largest finite number.
+    /// The magnitude that is stored for values that are too large: that of infinity or of the
+    /// largest finite number. For the magnitude of infinity, [`Narrow::value`] returns the power of
+    /// two above the largest finite number.
     pub(crate) largest: u32,
     nan: u32,
 }

@@ -216,7 +216,7 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
     };
     NetDevice {
         kind: first.kind,
-        // Names have no zeros.
+        // Names contain no NUL bytes, so this cannot fail.
         name: CString::new(joined(NetDevice::name, "+")).unwrap_or_default(),
         pci_path: first.pci_path.clone(),
         guid: first.guid,
@@ -261,7 +261,7 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
             continue;
         }
         let (devices, lacks) = match of(kind, config) {
-            // Other transports may need no adapter.
+            // The search goes on: other transports may need no adapter.
             Err(error) if kind.adapters => {
                 reasons.push(format!("{} is not available: {error}", kind.name));
                 continue;
@@ -284,7 +284,8 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
         let setup = Setup {
             // Multi-rail needs this.
             acknowledged: true,
-            // Sends complete sooner. A broken connection is lost, as with NCCL's own sockets.
+            // Sends complete sooner. In exchange, a connection that breaks is not resumed; NCCL's
+            // own sockets do not resume one either.
             done_when_written: true,
             one_connection: true,
             link_within,
@@ -376,7 +377,7 @@ fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
 }
 
 /// Returns the PCI function and the speed (Mb/s) of the fastest interface that TCP announces to
-/// peers, as far as they are known.
+/// peers; either is none if it is unknown.
 fn interface(filter: &str) -> (Option<String>, Option<i32>) {
     let names = ccl_socket::interfaces(filter).unwrap_or_default();
     let speed = |name: &String| {

@@ -19,8 +19,9 @@ const ADDRESS: usize = SEED + SEED_BYTES;
 /// Random bytes from which the secret of a listener is made.
 pub(crate) type Seed = [u8; SEED_BYTES];
 
-/// Part of a digest of `FERROCCL_HOSTID`, which is empty by default. Processes with different
-/// tags count as being on different hosts; equal tags do not prove that the host is the same.
+/// First bytes of the SHA-256 digest of the setting `FERROCCL_HOSTID`; the setting is empty by
+/// default. Processes with different tags count as being on different hosts; equal tags do not
+/// prove that the host is the same.
 pub(crate) type HostTag = [u8; 4];
 
 /// A decoded handle.
@@ -29,7 +30,7 @@ pub(crate) struct Handle {
     pub(crate) transport: u8,
     pub(crate) seed: Seed,
     pub(crate) address: Address,
-    /// Identifier of the listener's host, and the address for processes on that host.
+    /// Tag of the listener's host, and the listener's address for processes on that host.
     pub(crate) near: Option<(HostTag, Address)>,
     /// Connection attempt begun with this handle; none before the first `connect`.
     pub(crate) attempt: Option<Id>,

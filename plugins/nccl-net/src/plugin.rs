@@ -326,7 +326,7 @@ impl Plugin {
         self.device_of(comm)?;
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
         if Arc::strong_count(&found) > 1 {
-            // Posts what was left to a helper: withdrawn memory cannot be sent any more.
+            // Posts the messages that were left to a helper: withdrawn memory cannot be sent.
             self.senders.for_each(Sender::post_new);
         }
         found.withdraw();

@@ -30,7 +30,7 @@ pub use regroup::Invitation;
 /// Longest time that a caller waits for its report to be sent.
 const REPORT_MAX: Duration = Duration::from_millis(200);
 
-/// Longest time that a rank whose deadline has passed waits for the comparison of notes.
+/// Longest time that [`ControlPlane::compare_notes`] waits for a failure, after a deadline.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
 /// Error of an exchange over the control plane.

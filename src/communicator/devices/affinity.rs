@@ -81,8 +81,8 @@ impl DeviceReports {
     }
 }
 
-/// Exchanges the ranks' reports on their nearest adapters for each candidate, and stores the
-/// reports in the candidates. All ranks call it.
+/// Exchanges the ranks' reports on their nearest adapters, once for each candidate transport, and
+/// stores the reports in the candidates. All ranks call it.
 pub(in crate::communicator) fn survey(
     control: &ControlPlane,
     config: &Config,

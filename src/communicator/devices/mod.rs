@@ -18,7 +18,7 @@ use super::error::{Error, SetupError};
 use crate::transports::{self, Choice};
 use affinity::DeviceReports;
 
-/// Longest time that the link of one of several devices may be down before others take over.
+/// Longest time that the port of one of several devices may be down before other devices take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
 /// A transport between hosts that needs adapters, and the adapters that the ranks on this host may
@@ -74,8 +74,8 @@ impl Devices {
             None => Hosts::of(&Vec::from_iter(0..ranks)),
             Some(_) => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
-        // All ranks decide alike, even a rank that is alone on its host, because all ranks take
-        // part in every exchange.
+        // All ranks decide alike whether to open a device for shared memory, even a rank that is
+        // alone on its host: connecting such devices takes an exchange among all ranks.
         let sharing = hosts.count() < ranks;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = match choice.host.filter(|_| sharing) {
@@ -100,8 +100,8 @@ impl Devices {
 }
 
 /// Finds the adapters of this host for each transport that the configuration allows, in order of
-/// preference. `auto` leaves out devices in software unless they are named: they are no faster than
-/// a transport that needs no adapter.
+/// preference. `auto` leaves out software devices unless they are named, because such devices are
+/// no faster than a transport that needs no adapter.
 pub(super) fn candidates(config: &Config, hosts: usize) -> Result<Vec<Candidate>, Error> {
     let is_auto = config.transport == transports::AUTO;
     let kinds = match is_auto {
@@ -147,7 +147,7 @@ fn candidate(
 }
 
 /// Keeps only InfiniBand devices, if there are any. Rails pair devices by position, without regard
-/// to their link layers, and hosts with both kinds mostly use the other kind for storage.
+/// to their link layers, and hosts with both kinds mostly use the Ethernet devices for storage.
 fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     let is_infiniband = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
     if !devices.iter().any(is_infiniband) {
@@ -196,7 +196,7 @@ pub(super) fn silent_within(config: &Config) -> Duration {
     config.timeout.saturating_mul(100)
 }
 
-/// Makes a transport; the link of a port may be down for at most `link_within`.
+/// Makes a transport. A port that is down for longer than `link_within` loses its connections.
 fn make(
     kind: &TransportKind,
     config: &Config,
@@ -260,7 +260,7 @@ fn rails(
     Sharing { taken, single, .. }: &Sharing,
     Candidate { kind, devices: found, .. }: &Candidate,
 ) -> Result<Arc<dyn Device>, Error> {
-    // With several rails, a shorter wait for one link is enough.
+    // With several rails, the others take over, so a port that is down gets less time to recover.
     let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
     let acknowledged = !*single;
     let setup = Setup { acknowledged, ..Setup::new(link_within, silent_within(config)) };

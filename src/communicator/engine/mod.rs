@@ -288,7 +288,8 @@ impl Engine {
 
     /// Checks, plans and binds a call. Nothing is sent.
     ///
-    /// The caller vouches that the buffers live and are left alone until the call has ended.
+    /// The caller vouches that until the call has ended, the buffers stay valid, no other code
+    /// writes them, and no other code reads the output.
     pub(super) fn begin(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<Running, Error> {
         let planned = match &self.recent {
             Some(recent) if recent.is(call, buffers.in_place) => recent,
@@ -719,7 +720,7 @@ impl Engine {
         Ok(bound.map_err(CallError::Shape)?)
     }
 
-    /// Returns scratch memory for the run that a plan has started.
+    /// Returns scratch memory that is large enough for the started run of a plan.
     fn scratch_for(&mut self, plan: usize) -> Result<*mut u8, Error> {
         let bytes = self.plans[plan].execution.scratch_bytes();
         if bytes > self.scratch.bytes() {

@@ -48,7 +48,7 @@ pub(super) struct StallDetector {
 #[derive(Debug)]
 pub(crate) struct Lost {
     peer: Rank,
-    /// The reason, as it was noticed.
+    /// Reason that the transport gives for the loss.
     reason: String,
     since: Instant,
 }

@@ -3,7 +3,8 @@
 use ccl_core::encoding::MessageError;
 use ccl_core::types::Rank;
 
-/// Answers of other ranks that do not belong to this rank's step of the user's program.
+/// Error of an exchange of records: a record from another rank does not fit this rank's step of the
+/// user's program, such as `split`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {

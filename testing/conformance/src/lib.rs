@@ -117,7 +117,7 @@ pub(crate) type Outcome = Result<Verdict, String>;
 
 pub(crate) const PASSED: Outcome = Ok(Verdict::Passed);
 
-/// Point of the suite.
+/// Point of the suite: the name of a requirement, and the function that checks it.
 #[derive(Clone, Copy)]
 struct Point {
     name: &'static str,

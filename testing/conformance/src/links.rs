@@ -54,7 +54,7 @@ fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Stri
     Ok(all)
 }
 
-/// Drops both sides at the same time, as ranks do, and returns `PASSED`. A side that left alone
+/// Drops both sides at the same time, as ranks do, and returns `PASSED`. If only one side left, it
 /// would wait for an answer of the other side.
 fn leave(all: [MessageLinks; 2]) -> Outcome {
     std::thread::scope(|scope| {
@@ -147,7 +147,7 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
         all[1].release(receiving);
     }
     until(fixture, &mut all, |all| {
-        // A receiver releases all messages that it finds.
+        // Messages that arrive after the loop above are released, too.
         while all[1].readable(receiving) {
             all[1].release(receiving);
         }
@@ -240,7 +240,7 @@ fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
 }
 
 /// Checks that messages go directly from the sender's memory to the receiver's. Every fifth prepost
-/// names no memory, and every seventh expects another message.
+/// names no memory, and every seventh names the tag of another message.
 fn transfers(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 300;
     const ROOM: usize = 300_000;

@@ -104,7 +104,7 @@ impl Proxy {
     }
 }
 
-/// Returns a TCP listener's address with another location. RDMA listeners' addresses also work.
+/// Returns a listener's address with another location. RDMA listeners, too, have TCP addresses.
 ///
 /// # Errors
 /// Returns an error if the address is not a TCP address.
@@ -113,7 +113,7 @@ pub fn instead_of(address: &Address, other: SocketAddr) -> Result<Address, Trans
     Ok(Location { token, addresses: vec![other] }.encode())
 }
 
-/// Returns the first location in a TCP listener's address. RDMA listeners' addresses also work.
+/// Returns the first location in a listener's address. RDMA listeners, too, have TCP addresses.
 ///
 /// # Errors
 /// Returns an error if the address is not a TCP address.

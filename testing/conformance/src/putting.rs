@@ -66,7 +66,7 @@ fn sleeping(fixture: &dyn Fixture) -> Outcome {
     let put = pair.ends[0].put(8, Some(1), 1);
     let longest = fixture.patience();
     let [sender, receiver] = &mut pair.ends;
-    // A lane that nothing can wake returns at once.
+    // `sleep` returns at once if nothing can wake the lane.
     let slept = std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             let begun = std::time::Instant::now();
@@ -247,8 +247,9 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that a short put is done although its receiver is sending a long put, which the short
-/// put's sender does not take in yet. No later put could carry the short put's acknowledgement.
+/// Checks that a short put is done although it arrives while its receiver sends a long put and the
+/// short put's sender does not poll. The receiver sends no later put that could carry the short
+/// put's acknowledgement.
 fn amid(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let pair = &mut Pair::new(fixture, long)?;

@@ -31,8 +31,9 @@ pub fn full() -> bool {
     std::env::var_os("FERROCCL_TEST_FULL").is_some()
 }
 
-/// Scales a deadline for a machine of usual speed to this machine. `FERROCCL_TEST_SLOWNESS` says
-/// how many times slower this machine is, as measured by `cargo xtask test`.
+/// Scales a deadline, which is given for a machine of usual speed, to the speed of this machine.
+/// `FERROCCL_TEST_SLOWNESS` says how many times slower this machine is, as measured by `cargo
+/// xtask test`.
 pub fn stretched(deadline: Duration) -> Duration {
     let slowness = std::env::var("FERROCCL_TEST_SLOWNESS").ok().and_then(|text| text.parse().ok());
     // The machine may have become slower since the measurement.

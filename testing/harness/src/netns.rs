@@ -151,7 +151,7 @@ impl Host {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(self.index) + 1).into()
     }
 
-    /// Returns the identity of the namespace: the target of the link /proc/PID/ns/net.
+    /// Returns the identity of the namespace: the target of the symbolic link /proc/PID/ns/net.
     pub fn namespace(&self) -> String {
         fs::read_link(self.namespace.path()).unwrap().to_string_lossy().into_owned()
     }

@@ -19,8 +19,8 @@ pub fn config() -> Config {
 }
 
 /// Runs `run` on every rank of a communicator of `n` threads; returns the results by rank. The
-/// ranks start `run` when all have joined, because a rank that fails earlier also fails the ranks
-/// that are still joining.
+/// ranks start `run` when all have joined: if a rank failed earlier, the ranks that are still
+/// joining would fail too.
 pub fn ranks_with<T: Send + 'static>(
     n: u32,
     config: Config,
@@ -40,7 +40,8 @@ pub fn ranks_with<T: Send + 'static>(
     joining(n, move |_| config.clone(), run)
 }
 
-/// Joins `n` threads, each with its own configuration; returns the results of `run` by rank.
+/// Starts `n` threads that join one communicator, each with its own configuration; returns the
+/// results of `run` by rank.
 pub fn joining<T: Send + 'static>(
     n: u32,
     config: impl Fn(u32) -> Config + Send + Sync + 'static,

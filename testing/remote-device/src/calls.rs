@@ -20,8 +20,9 @@ pub(crate) const SECRET: Secret = Secret([0x3a; 32]);
 /// Longest wait for an answer. A lane that is dropped may wait for its peer for some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Call of a device. The answer is a `Result`: each comment gives the type of its value, and the
-/// error is a [`Failure`]. Times are those of the host's clock, which both processes share.
+/// Call of a device. The answer is a `Result`, whose error is a [`Failure`]. The comment of each
+/// call gives the type of the `Result`'s value. Times are those of the host's clock, which both
+/// processes share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Maps memory of the calling process and registers it: [`MrKey`].

@@ -1,7 +1,7 @@
 //! A device of another process, behind the traits of a device. It allows a test to run its two
 //! sides in separate processes.
 //!
-//! The test starts a [`RemoteProcess`]. This process runs the same test binary, with one test that
+//! The test starts a [`RemoteProcess`], which runs the same test binary, limited to one test that
 //! calls [`serve()`]. Calls travel over a TCP connection and are answered one at a time.
 //! Memory is shared memory of [`ccl_transport_shm`]: both processes see its bytes at once.
 

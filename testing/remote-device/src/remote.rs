@@ -1,4 +1,4 @@
-//! The test's side: a device that hands its calls to the process that serves.
+//! The test's side: a device that hands its calls to the process that serves the real device.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -141,7 +141,7 @@ impl Memory {
 struct Copied {
     own: Region,
     shared: Region,
-    /// Bytes of the source of the last copy: bytes that differ from these have changed since.
+    /// Content of the source at the last copy: bytes that differ from it have changed since then.
     common: Vec<u8>,
 }
 

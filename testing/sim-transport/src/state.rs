@@ -24,7 +24,8 @@ pub struct Stats {
     pub duplicates: u64,
     /// Puts that arrived after a put that was posted later on the same endpoint.
     pub overtakings: u64,
-    /// Puts that were dropped because an end or their memory was gone.
+    /// Puts that were dropped because their connection had ended, one of its two ranks had crashed,
+    /// or their memory was gone.
     pub void: u64,
     /// Puts whose local bytes changed before the put was done, which the contract forbids: a
     /// retransmission after a lost acknowledgement would have sent other bytes.
@@ -281,8 +282,8 @@ impl State {
         }
     }
 
-    /// Crashes a rank: its lanes go silent, and no peer is told. The rank's connections fail
-    /// after the keepalive time, unless crashes are silent.
+    /// Crashes a rank: its lanes go silent, and no peer is told at once. The rank's connections
+    /// fail after the keepalive time, unless the condition `silent_crashes` is set.
     pub(crate) fn crash(&mut self, rank: u32) {
         let now = self.now;
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };

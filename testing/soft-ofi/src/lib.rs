@@ -2,11 +2,11 @@
 //! They do things that real providers do seldom or never: packets overtake each other, requests
 //! complete late, queues stay full for seconds, and messages are lost silently.
 //!
-//! [`functions`] is a table like the library's. Its `fi_getinfo` lists a [`SoftProvider`] until the
-//! provider is dropped. Requests travel when a completion queue of the provider is read, or, if
-//! [`Limits::is_automatic`], by themselves. Random draws from a seed choose the request that makes
-//! progress, and its packet. Each packet of a write checks the key anew, as a device does. No order
-//! is kept, not even between the packets of one write.
+//! [`functions`] returns a function table like that of libfabric. Its `fi_getinfo` lists a
+//! [`SoftProvider`] until the provider is dropped. Requests travel when a completion queue of the
+//! provider is read, or, if [`Limits::is_automatic`], by themselves. Random draws from a seed
+//! choose the request that makes progress, and its packet. Each packet of a write checks the key
+//! anew, as a device does. No order is kept, not even between the packets of one write.
 
 mod calls;
 mod network;
@@ -119,8 +119,8 @@ pub enum Condition {
     Broken(c_int),
 }
 
-/// Software provider with one device; dropping it removes it from the list. Open objects stay until
-/// they are closed.
+/// Software provider with one device. Once the provider is dropped, `fi_getinfo` does not list it
+/// any more; its open objects stay until they are closed.
 #[derive(Debug)]
 pub struct SoftProvider {
     id: u32,

@@ -165,7 +165,7 @@ impl Network {
         self.forget(id);
     }
 
-    /// Removes a provider that is neither listed nor open.
+    /// Removes a provider if it is no longer listed and none of its domains is open.
     pub(crate) fn forget(&mut self, id: u32) {
         let is_open = self.domains.values().any(|provider| *provider == id);
         if !is_open && self.providers.get(&id).is_some_and(|provider| !provider.is_listed) {

@@ -1,4 +1,5 @@
-//! Objects of callers, and accesses to their memory. All accesses to raw memory are in this module.
+//! Objects that callers hold, and accesses to the callers' memory. All accesses to raw memory are
+//! in this module.
 
 use libc::{c_int, c_void, iovec, size_t};
 use libfabric_sys::fid;
@@ -25,7 +26,7 @@ pub(crate) fn hand_out<T>(object: T) -> *mut T {
 ///
 /// # Safety
 ///
-/// There is room for a pointer.
+/// `into` has room for a pointer.
 pub(crate) unsafe fn give<T>(into: *mut *mut T, object: T) -> c_int {
     // SAFETY: the caller keeps the contract.
     unsafe { into.write(hand_out(object)) };
@@ -36,7 +37,7 @@ pub(crate) unsafe fn give<T>(into: *mut *mut T, object: T) -> c_int {
 ///
 /// # Safety
 ///
-/// Zeros are a value of the type.
+/// All-zero bytes are a valid value of the type.
 pub(crate) unsafe fn hand_out_zeros<T>() -> *mut T {
     // SAFETY: the caller keeps the contract.
     hand_out(unsafe { std::mem::zeroed() })

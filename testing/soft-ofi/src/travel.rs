@@ -44,8 +44,8 @@ impl Network {
         }
     }
 
-    /// Makes progress on a provider's requests and queues by itself, without a read of a queue.
-    /// Returns whether the provider still exists.
+    /// Makes progress on the requests and queues of a provider with automatic progress: no read of
+    /// a queue is needed. Returns whether the provider still exists.
     pub(crate) fn progress(&mut self, provider: u32) -> bool {
         self.travel(provider);
         let of = |queue: &Queue| self.domains.get(&queue.domain) == Some(&provider);

@@ -446,7 +446,7 @@ fn step(to: ibv_qp_state) -> (ibv_qp_state, c_int) {
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's queue pair exists, and the caller changes it from one thread.
     let qp = unsafe { &mut *qp };
-    // SAFETY: the caller's attributes are whole.
+    // SAFETY: the caller's attributes exist and are initialised.
     let attr = unsafe { &*attr };
     let mut network = lock();
     let Some(mut pair) = network.pairs.remove(&qp.qp_num) else { return EINVAL };
@@ -560,7 +560,7 @@ unsafe extern "C" fn post_send(
     let mut network = lock();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: the list is the caller's.
+        // SAFETY: all requests in the caller's list exist.
         let request = unsafe { &*next };
         // SAFETY: the request's list has as many entries as the request says.
         let result = match unsafe { send(request) } {
@@ -638,7 +638,7 @@ unsafe extern "C" fn post_recv(
     let mut network = lock();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: the list is the caller's.
+        // SAFETY: all requests in the caller's list exist.
         let request = unsafe { &*next };
         let result = match network.pairs.get_mut(&number) {
             Some(pair) if pair.attr.qp_state == IBV_QPS_RESET => EINVAL,

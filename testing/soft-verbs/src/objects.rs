@@ -1,4 +1,5 @@
-//! Objects of callers, and accesses to their memory. All accesses to raw memory are in this module.
+//! Objects that callers hold, and accesses to the callers' memory. All accesses to raw memory are
+//! in this module.
 
 use std::os::raw::c_void;
 
@@ -100,7 +101,8 @@ pub(crate) fn load(address: u64, bytes: usize, into: &mut Vec<u8>) {
     into.resize(start + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
     // SAFETY: callers keep registered memory valid until they deregister it, and deregistration
-    // needs the lock, which is held here. Inline memory stays valid until the posting call ends.
+    // needs the network's lock, which is held here. Inline memory stays valid until the posting
+    // call ends.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(start), bytes) };
 }
 
@@ -108,7 +110,7 @@ pub(crate) fn load(address: u64, bytes: usize, into: &mut Vec<u8>) {
 pub(crate) fn store(address: u64, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
     // SAFETY: callers keep registered memory valid until they deregister it, and deregistration
-    // needs the lock, which is held here.
+    // needs the network's lock, which is held here.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 

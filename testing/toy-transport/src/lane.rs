@@ -138,7 +138,7 @@ impl Lane for ToyLane {
                 Err(_) if taken > 0 => return Ok(taken),
                 Err(error) => return Err(error),
             };
-            // A put to a lost peer is never done.
+            // A put to a lost peer is accepted and never completes.
             if is_lost {
                 continue;
             }

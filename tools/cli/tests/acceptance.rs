@@ -493,7 +493,7 @@ const CLAIMS: &[(&str, &[Claim])] = &[
 ];
 
 /// Returns the number that a text begins with, the text behind it, and the number of digits after
-/// its point.
+/// its decimal point.
 fn number(text: &str) -> (f64, &str, i32) {
     let text = text.strip_prefix("1:").unwrap_or(text);
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');

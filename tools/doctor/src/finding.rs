@@ -60,8 +60,8 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// Largest number of characters of a subject, and of evidence. They may come from a file of a
-/// copied tree, which may hold anything.
+/// Largest number of characters of a subject, and of evidence. Both may contain text of a file, and
+/// a file that was copied from another machine may hold anything.
 const TEXT_MAX: usize = 2000;
 
 /// Returns the text as one line. A text of more than `TEXT_MAX` characters is cut there, and `…` is

@@ -12,7 +12,7 @@ use ferroccl::launch;
 use ferroccl::tools::setting;
 use ferroccl::transports;
 
-/// Environment that ranks started from here would get, and the arguments of the doctor.
+/// Environment that a rank would get if it were started from here, and the arguments of the doctor.
 #[derive(Debug, Default)]
 pub struct Job {
     /// The tunables; one that cannot be read has its default.

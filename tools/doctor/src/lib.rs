@@ -54,7 +54,7 @@ pub struct Report {
 pub fn examine(host: Host) -> Report {
     let root = host.root().display().to_string();
     let mut findings = findings(&Arc::new(host), CHECKS, DEADLINE);
-    // The sort is stable: findings of one verdict keep the table's order.
+    // The sort is stable: findings of one verdict keep the order of `CHECKS`.
     findings.sort_by_key(|finding| finding.verdict.rank());
     let worst = findings.first().map_or(Verdict::Ok, |finding| finding.verdict);
     let verdict = if worst == Verdict::Unknown { Verdict::Ok } else { worst };

@@ -1,5 +1,5 @@
-//! The files of this machine, or of a copy of another one, as the kernel lays them out. `ferroccl
-//! topo` and `ferroccl doctor` read them.
+//! Files of this machine, or copies of another machine's files in a directory, laid out as by the
+//! kernel. `ferroccl topo` and `ferroccl doctor` read them.
 
 pub mod devices;
 mod files;

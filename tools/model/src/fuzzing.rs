@@ -5,7 +5,8 @@ use crate::exchange::chakra::Trace;
 use crate::exchange::job;
 pub use crate::exchange::recorded::fuzzed as recorded_calls;
 
-/// Fuzz target: an encoded trace decodes to the same trace, and any trace gives a list or an error.
+/// Fuzz target: an encoded trace decodes to the same trace, and the conversion of any trace gives a
+/// list of calls and messages, or an error.
 pub fn chakra_trace(data: &[u8]) {
     let Ok(trace) = Trace::decode("input", data) else { return };
     let bytes = trace.encode();

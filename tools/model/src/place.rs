@@ -20,7 +20,7 @@ const PAIRS_MAX: usize = 1 << 22;
 /// Traffic between the ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Sends<'a> {
-    /// Traffic of a collective, by the bytes of the larger buffer and an algorithm.
+    /// Traffic of a collective, computed from the size of its larger buffer and an algorithm.
     Collective {
         /// Kind of collective.
         collective: Collective,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::library::Api;
 use crate::messages::Role;
 
-/// Seconds that a point may take on a machine of usual speed.
+/// Seconds that a point (one check of a plugin) may take on a machine of usual speed.
 const USUAL_SECONDS: &str = "20";
 
 /// Checks whether a network plugin keeps NCCL's contract: drives it from two processes, and

@@ -19,7 +19,7 @@ pub(crate) const TAG: i32 = 3;
 pub(crate) struct Link<'a> {
     /// Side that has this end.
     pub(crate) side: &'a Side,
-    /// Communicator that the plugin made.
+    /// Communicator that the plugin made: NCCL's `sendComm` or `recvComm`.
     pub(crate) comm: Comm,
 }
 
@@ -86,12 +86,12 @@ impl<'a> Link<'a> {
         Ok(Registered { memory, registration: self.comm.register(memory)? })
     }
 
-    /// Sends a part, as soon as the plugin takes it.
+    /// Repeats `isend` of a part until the plugin takes it; returns the request.
     pub(crate) fn post_send(&self, part: &Part, what: impl Display) -> Outcome<Opaque> {
         self.side.until(format_args!("isend to take {what}"), || Ok(self.comm.isend(part)?))
     }
 
-    /// Receives a group, as soon as the plugin takes it.
+    /// Repeats `irecv` of a group of parts until the plugin takes it; returns the request.
     pub(crate) fn post_receive(&self, parts: &[Part], what: impl Display) -> Outcome<Opaque> {
         self.side.until(format_args!("irecv to take {what}"), || Ok(self.comm.irecv(parts)?))
     }

@@ -1,4 +1,5 @@
-//! NCCL's logger, as a plugin sees it: the plugin's warnings go into the report of the point.
+//! NCCL's logger, as a plugin sees it: the plugin's warnings go into the report of the point, the
+//! demand of NCCL that is being tested.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::OnceLock;
@@ -72,7 +73,7 @@ unsafe extern "C" fn log(
     if level != LogLevel::WARN || format.is_null() {
         return;
     }
-    // SAFETY: the plugin gives a format that ends in a zero.
+    // SAFETY: the plugin gives a format that ends in a NUL byte.
     let format = unsafe { CStr::from_ptr(format) }.to_string_lossy();
     let line = expand(&format, [a, b, c, d, e, f, g, h]).unwrap_or_else(|| format.into_owned());
     if let Some(sink) = SINK.get() {

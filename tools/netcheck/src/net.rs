@@ -1,8 +1,8 @@
 //! A plugin after `init`, and the communicators that it makes: the calls that NCCL makes, with
 //! refusals as errors.
 //!
-//! Nothing here closes on drop, and communicators are `Copy`: some points close a communicator that
-//! has requests in flight, or use a closed one.
+//! Nothing here closes on drop, and communicators are `Copy`: some points (checks of a plugin)
+//! close a communicator that has requests in flight, or use a closed one.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -84,7 +84,7 @@ impl Net {
         Dial { net: *self, buffer }
     }
 
-    /// Returns the bytes of the request's parts if it is done, else `None`.
+    /// Returns the size of each part of the request if the request is done, else `None`.
     pub(crate) fn test(&self, request: Opaque) -> Result<Option<Sizes>, Refusal> {
         let mut sizes = [c_int::MIN; GROUP_MAX];
         let (result, done) = self.calls.test(request, Some(&mut sizes));

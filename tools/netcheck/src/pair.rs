@@ -186,7 +186,7 @@ impl Pair {
         let (mut failures, mut has_waited) = (Vec::new(), false);
         for process in &mut self.processes {
             if process.verdict == Some(Verdict::Passed) {
-                // After a stall of the machine, this process may run before its children exit.
+                // After a stall of the machine, the parent may run before the child has exited.
                 process.reap(Instant::now() + self.grace);
             }
             let was_killed = process.status.is_none();

@@ -1,4 +1,4 @@
-//! One process's part of a point.
+//! One process's part of a point (one check of a plugin).
 
 use std::process::ExitCode;
 

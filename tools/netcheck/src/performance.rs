@@ -12,7 +12,7 @@ use crate::process::share_of_memory_bytes;
 use crate::side::Side;
 use crate::stop::{Outcome, skipped};
 
-/// A point that measures performance.
+/// Demand on a plugin ([`Point`]) whose test also measures performance.
 pub(crate) const POINT: Point = Point {
     name: "performance",
     demand: "Messages of all sizes arrive, in both directions.",
@@ -24,7 +24,8 @@ pub(crate) const POINT: Point = Point {
 
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// Bytes moved to measure one latency, and one bandwidth, within limits on the number of messages.
+/// Bytes of the timed messages in one direction, for the latency and for the bandwidth of one
+/// message size. Limits on the number of messages take precedence.
 const LATENCY_BYTES: usize = 64 << 20;
 const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Number of connections whose memory is measured, the bytes of each message on them, and the delay

@@ -39,7 +39,8 @@ pub(crate) fn verify() -> Outcome {
     EVENT.get().map_or(Ok(()), |event| event.verify(0, 0, 0))
 }
 
-/// Acts as NCCL: names each event that begins, and expects that name in later reports.
+/// Acts as NCCL: gives each event that begins a handle (`name`), and expects that handle in later
+/// reports.
 unsafe extern "C" fn observe(
     name: *mut *mut c_void,
     what: c_int,
@@ -47,7 +48,7 @@ unsafe extern "C" fn observe(
     _kind: i64,
     _description: *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the plugin has room for the name.
+    // SAFETY: the plugin has room for the handle.
     let name = unsafe { name.as_mut() };
     let own = ptr::with_exposed_provenance_mut(event());
     let wrong = match (name, what) {
@@ -79,7 +80,7 @@ mod tests {
         let mut name = ptr::null_mut();
         let place = &raw mut name;
         let tell = |what, parent| {
-            // SAFETY: there is room for the name.
+            // SAFETY: there is room for the handle.
             let result = unsafe { observe(place, what, parent, 0, ptr::null_mut()) };
             assert_eq!(result, NcclResult::SUCCESS);
             verify()

@@ -1,4 +1,4 @@
-//! Properties of a device, the same for all versions of the interface.
+//! Properties of a device in one form for all versions of the interface.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -78,7 +78,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
 /// Returns the value that a call writes; unwritten bytes are 0xEE, not zero.
 fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclResult> {
     let mut place = MaybeUninit::<T>::uninit();
-    // SAFETY: `place` has these bytes.
+    // SAFETY: the call writes exactly the bytes of the one `T` in `place`.
     unsafe { ptr::write_bytes(place.as_mut_ptr(), 0xEE, 1) };
     match call(place.as_mut_ptr()) {
         // SAFETY: every byte was written, and `T` has only integers, floats and raw pointers.

@@ -1,4 +1,4 @@
-//! Results, as text for people and as JSON for programs.
+//! Results of the points (demands on a plugin), as text for people and as JSON for programs.
 
 use std::fmt::Write as _;
 

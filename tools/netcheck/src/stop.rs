@@ -1,4 +1,4 @@
-//! Reasons why a point ends early.
+//! Reasons why a point (one check of a plugin) ends early.
 
 use nccl_net_abi::NcclResult;
 

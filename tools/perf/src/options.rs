@@ -190,7 +190,7 @@ fn json_name(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Reads the name of a file; `-` is refused, because standard output has the table.
+/// Reads the name of a file; `-` is refused, because the table goes to standard output.
 fn real_file_name(text: &str) -> Result<PathBuf, String> {
     match text {
         "" | "-" => Err("give a file's name; the table goes to standard output".to_owned()),

@@ -103,8 +103,8 @@ fn half(half: Option<&Half>) -> String {
     format!("  {}  {}  {}  {wrong:>6}", fitted(time, 7), fitted(algorithm, 6), fitted(bus, 6))
 }
 
-/// Returns a line on the evenness of rank 0's flows over the links of a fabric; an empty text if
-/// rank 0 has no flows.
+/// Returns a line on the evenness of rank 0's flows over the equal links of a fabric, for some
+/// usual numbers of links; an empty text if rank 0 has no flows.
 #[must_use]
 pub fn flows(peers: &[Peer]) -> String {
     let (links, loads): (Vec<String>, Vec<String>) = evenness(peers)

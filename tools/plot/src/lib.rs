@@ -39,7 +39,7 @@ pub enum Shape {
 pub struct Figure {
     /// Name of the file, without its ending.
     pub name: String,
-    /// Line above the figure.
+    /// Text above the figure.
     pub title: String,
     /// Text of the x axis, with its unit.
     pub x: String,
@@ -57,9 +57,9 @@ pub struct Figure {
 /// Figures side by side that show the same series, with one legend below them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Large line above the figures.
+    /// Large text above the figures.
     pub title: String,
-    /// Small line below the title; may be empty.
+    /// Small text below the title; may be empty.
     pub subtitle: String,
     /// Figures from left to right.
     pub figures: Vec<Figure>,

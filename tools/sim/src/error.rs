@@ -50,7 +50,7 @@ pub enum SimError {
         /// Name of the cluster.
         name: String,
     },
-    /// An error for a given network: the experiment runs only on the network of Meta's paper.
+    /// A network given for an experiment that runs only on the network of Meta's paper.
     #[error(
         "{scenario} tries what the paper says of its own network; leave out --on, or run one that \
          works on any network: {which}"

@@ -7,16 +7,17 @@ use crate::network::{Link, Network};
 /// Distribution of an amount over the uplinks of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Striping {
-    /// Largest amount of a switch's uplinks divided by their mean, averaged over the switches that
-    /// carry any: the max-to-mean ratio (MMR) of Meta's paper on RoCE. 1 means perfectly even.
+    /// Max-to-mean ratio (MMR of Meta's paper on RoCE): the largest amount on a switch's working
+    /// uplinks, divided by their mean amount. It is averaged over the used switches: those with an
+    /// amount above 0 on a working uplink. 1 means perfectly even.
     pub max_to_mean: f64,
-    /// Largest max-to-mean ratio of a switch.
+    /// Largest max-to-mean ratio of a used switch.
     pub max_to_mean_worst: f64,
-    /// Least amount over all uplinks of the switches that carry any.
+    /// Least amount on a working uplink of a used switch.
     pub least: f64,
-    /// Mean over these links.
+    /// Mean amount over all working uplinks of the used switches.
     pub mean: f64,
-    /// Largest amount over these links.
+    /// Largest amount on a working uplink of a used switch.
     pub most: f64,
 }
 
@@ -76,7 +77,7 @@ pub fn standard_error(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (squares / (many - 1.0) / many).sqrt())
 }
 
-/// Returns a quantile: the least of the values v for which at least the part `part` of all values
+/// Returns a quantile: the smallest v in `values` for which at least a fraction `part` of `values`
 /// is v or less. A `part` of 0.5 gives the median. Returns 0 without values.
 #[must_use]
 pub fn quantile(values: &[f64], part: f64) -> f64 {

@@ -40,8 +40,8 @@ pub struct Plan {
     pub inner_latency_ns: f64,
     /// Largest memory of a simulation, in MiB.
     pub memory_mib: u64,
-    /// Largest work of one run, in millions of steps. A step is a message on a link, or a flow in a
-    /// queue for one time step.
+    /// Largest work of one run, in millions of steps. One step is one message that passes one link,
+    /// or one flow that is in one queue for the duration of one time step.
     pub work_millions: u64,
 }
 

@@ -85,10 +85,10 @@ struct State {
     message_bytes: f64,
     under_way: u32,
     /// Per queue pair: the time when its last byte left, in seconds; none if no part has ended yet.
-    /// `pair_bytes` and `pair_parts` are the bytes, and the parts of messages, that it has in
-    /// flight.
     left_s: Vec<Option<f64>>,
+    /// Per queue pair: the bytes in flight.
     pair_bytes: Vec<f64>,
+    /// Per queue pair: the number of parts of messages in flight.
     pair_parts: Vec<u32>,
     /// Messages in flight, each with the number of its parts in flight.
     parts: Vec<(u64, u32)>,

@@ -122,8 +122,8 @@ impl Job {
     ///
     /// Each of the `rings` rings has an equal part of the buffer. Ring `r` rotates the ranks within
     /// every host by `r`. A ring leaves a host by one NIC only, so all NICs are in use if there are
-    /// as many rings as NICs, as in NCCL. The streams of one sender are ordered by the distance of
-    /// the receiver's host in the job.
+    /// as many rings as NICs, as in NCCL. The streams of one sender are ordered by the receiver's
+    /// host, in the order of the job's hosts that begins after the sender's host and wraps around.
     ///
     /// # Errors
     ///

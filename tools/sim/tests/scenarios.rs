@@ -13,7 +13,8 @@ const SEEDS: u32 = 8;
 const BEGIN: &str = "<!-- measured: written by the tests -->\n";
 
 fn reports() -> Vec<Report> {
-    // An experiment without a source is for questions of the user.
+    // Experiments without a source (a published claim) are not compared: they answer questions of
+    // the user.
     let shown = SCENARIOS.iter().filter(|scenario| !scenario.source.is_empty());
     let ask = Ask { seed: SEED, ..Ask::default() };
     let of = |scenario: &Scenario| over_seeds(&ask, SEEDS, |ask| scenario.run(ask)).unwrap();

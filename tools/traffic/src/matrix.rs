@@ -10,9 +10,9 @@
 //! 1,7,0,4096
 //! ```
 //!
-//! A pair without a line sends nothing. Without `intervals`, the last interval is the last one with
-//! a line. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals": 2, "rows":
-//! [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
+//! A pair without a line sends nothing. Without `intervals`, the matrix ends with the last interval
+//! that has a line. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals": 2,
+//! "rows": [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,8 +28,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub const RANKS_MAX: u32 = 1 << 18;
 /// Largest number of intervals. Every interval up to the last takes memory, even without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
-/// Largest number of pairs of ranks with traffic. In a replayed job, a pair counts once for each
-/// interval in which it has traffic.
+/// Largest number of pairs of ranks with traffic. If traffic is divided into intervals, a pair
+/// counts once for each interval in which it has traffic.
 pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 

@@ -47,7 +47,7 @@ impl MappedLinks {
         self.links.get_mut(index)?.as_mut()
     }
 
-    /// Sends the link's slot. Returns whether the link is in shared memory.
+    /// Sends the message in the link's next slot. Returns whether the link is in shared memory.
     #[inline]
     pub(crate) fn publish(&mut self, link: Link, bytes: usize, tag: u64) -> bool {
         let Some(duplex) = self.duplex(link) else { return false };

@@ -214,7 +214,7 @@ impl CpuPorts {
         self.mismatch
     }
 
-    /// Returns the links, for other ports.
+    /// Returns the links, so that other ports can be made over them.
     #[must_use]
     pub fn into_links(self) -> Links {
         self.links

@@ -54,7 +54,8 @@ pub(crate) enum Note {
     },
     RailFailure(RailFailure),
     ArrivalReport(ArrivalReport),
-    /// Numbers of shared memory, each with its key on the rail that carries this note.
+    /// Keys for the rail that carries this note. Each key follows the number of its memory, which
+    /// this side shares with the peer.
     Keys(Vec<(u32, Vec<u8>)>),
     /// All keys were sent, and this side accepts keys over the rail.
     Ready,

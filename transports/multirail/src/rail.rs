@@ -40,8 +40,8 @@ const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement no longer counts against a rail: the rail may have been slow only
 /// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Time, in seconds, within which a put counts as done at once: comparing the rails takes about as
-/// long.
+/// Time, in seconds, within which a put counts as done at once. The rails are not compared for such
+/// a put, because the comparison takes about as long.
 const AT_ONCE_S: f64 = 1e-6;
 /// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;

@@ -1,4 +1,4 @@
-//! A lane: puts become writes with data, or messages; completions become events.
+//! A lane: puts become writes with remote CQ data, or messages; completions become events.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,8 +43,8 @@ const NAP: Duration = Duration::from_micros(50);
 static LANES: AtomicU64 = AtomicU64::new(0);
 
 /// A lane of a domain. Its peers are divided into groups, each with libfabric endpoints of its own.
-/// If puts are writes, a group has as many peers as the data of writes can tell apart; if puts are
-/// messages, all peers are one group.
+/// If puts are writes, a group has at most as many peers as the remote CQ data of a write can tell
+/// apart; if puts are messages, all peers are one group.
 #[derive(Debug)]
 pub(crate) struct OfiLane {
     domain: Arc<Domain>,
@@ -270,8 +270,8 @@ impl OfiLane {
                 for completion in taken.iter() {
                     self.completed(group, &completion, requests, events);
                 }
-                // A read that finds completions lets a software provider make no progress. If only
-                // this side's own puts are done, the next read may find what has arrived.
+                // A software provider makes no progress in a read that finds completions. If this
+                // read finds only that own puts are done, the next read may find what has arrived.
                 let is_over = taken.is_empty() || taken.iter().any(|one| one.is_arrival());
                 if !taken.is_full() && is_over {
                     break;

@@ -5,19 +5,20 @@
 //!
 //! A lane has reliable datagram endpoints (`FI_EP_RDM`). Nothing relies on the order in which puts
 //! arrive. Over EFA, a put is a write with remote CQ data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which
-//! completes at both sides. The data carries the sender's number and the immediate (see `tag`); the
-//! completion has the length. EFA's data has four bytes, which tell only 16 peers apart, so the
-//! lane has an endpoint for every 16 peers. Credits and CTS use an endpoint of their own if the
+//! completes at both sides. The CQ data carries the sender's number and the immediate (see `tag`);
+//! the completion has the length. EFA's CQ data has four bytes, which tell only 16 peers apart, so
+//! the lane has an endpoint for every 16 peers. Credits and CTS use an endpoint of their own if the
 //! provider has a low-latency traffic class (see `endpoints`). Endpoints are not connected, so only
-//! keys keep a peer out of memory: memory has a key of its own for each peer, and the key ends with
-//! the peer's link.
+//! keys protect memory from a peer: memory has a key of its own for each peer, and the key is valid
+//! until the peer's link ends.
 //!
 //! Software providers check the key of a write only at its beginning: if the memory is deregistered
 //! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that
-//! cannot write: their provider sends messages instead. Over verbs, registrations are cached, and
-//! completions may lack the length. In all these cases, one endpoint serves all peers of a lane,
-//! and a put is one or more messages. Each message has a head with the token of the link and the
-//! destination of its bytes, and the receiver's lane copies the bytes there (see `messages`).
+//! cannot write: their provider sends messages instead. The provider `verbs` caches registrations,
+//! so there too the rest of a write may arrive, and its completions may lack the length. In all
+//! these cases, one endpoint serves all peers of a lane, and a put is one or more messages. Each
+//! message has a head with the token of the link and the destination of its bytes, and the
+//! receiver's lane copies the bytes there (see `messages`).
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
 //! the peer's process ends. A side that leaves reports how many immediates it has sent, and the
@@ -27,8 +28,7 @@
 //!
 //! Over the provider `shm`, libfabric itself crashes if two ranks of one process use it: at a put
 //! to an endpoint that the process has closed and, in version 2.5, at long messages in both
-//! directions.
-//! Ranks that are processes of their own are not affected.
+//! directions. Ranks that are processes of their own are not affected.
 
 mod device;
 mod endpoints;

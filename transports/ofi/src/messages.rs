@@ -1,6 +1,7 @@
 //! Puts as messages, for providers that cannot write, or whose writes do not suit puts (see
 //! `Info::suits_writes`). A put is sent in parts, each with a head that names the destination of
-//! its bytes. The receiver's lane checks the key of each part, and copies the bytes there.
+//! its bytes. The receiver's lane checks the key of each part, and copies its bytes to that
+//! destination.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;

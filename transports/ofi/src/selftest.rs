@@ -18,13 +18,13 @@ use crate::provider::{DATA_BYTES, best};
 const SENT_BYTES: usize = 4 << 10;
 /// Bytes that are written: more than any provider sends at once.
 const WRITTEN_BYTES: usize = 1 << 20;
-/// Data that the message and the write carry.
+/// Remote CQ data that the message and the write carry.
 const DATA: u64 = 0x5eed_cafe;
 
 /// Result of a test that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
-    /// True if a write with data for the peer was tested too; false if the provider does not offer
+    /// True if a write with remote CQ data was tested too; false if the provider does not offer
     /// such writes.
     pub wrote: bool,
     /// True if the provider registers DMA-bufs (`FI_MR_DMABUF`), files of the kernel that stand for
@@ -55,7 +55,7 @@ pub enum TestError {
         /// Time that the request had.
         within: Duration,
     },
-    /// Bytes or data that arrived are not those that were sent.
+    /// Bytes or remote CQ data that arrived are not those that were sent.
     #[error("{what} arrived with wrong bytes or wrong data")]
     Wrong {
         /// Name of the request.
@@ -117,9 +117,10 @@ impl Pair {
     }
 }
 
-/// Tests a provider by its name: sends data, writes data if the provider offers that, and compares
-/// the result; then tries to register a DMA-buf. Once the endpoints are open, sending and writing
-/// take no longer than `within`, unless the provider itself hangs in a call.
+/// Tests a provider by its name: sends a message, writes if the provider offers writes with remote
+/// CQ data, and compares what arrives with what was sent; then tries to register a DMA-buf. Once
+/// the endpoints are open, sending and writing take no longer than `within`, unless the provider
+/// itself hangs in a call.
 ///
 /// # Errors
 ///
@@ -153,7 +154,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
     if offers {
         let what = "a write";
         second.expose(&to)?;
-        // Some providers consume a posted receive for the data of a write.
+        // Some providers consume a posted receive for the remote CQ data of a write.
         // SAFETY: as above.
         pair.post(what, || unsafe { second.recv(&received, at_data) })?;
         let remote = to.remote();

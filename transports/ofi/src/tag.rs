@@ -1,4 +1,4 @@
-//! The data of a write: its sender, its immediate and its length.
+//! Remote CQ data of a write (below: its data): the sender, the immediate and the length.
 //!
 //! An endpoint has many peers, and a completion does not name the sender. So each side gives each
 //! peer a number, which the peer's writes carry. Data of eight bytes also carries the length, since

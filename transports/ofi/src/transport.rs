@@ -56,7 +56,7 @@ impl OfiTransport {
     }
 }
 
-/// Returns the position of a device in the host; unknown for software.
+/// Returns the position of a device in the host; it is unknown for a software device.
 fn locality(info: &Info) -> Locality {
     let function = info.pci_address().map(|address| format!("/sys/bus/pci/devices/{address}"));
     let pci_path = function.and_then(|link| std::fs::canonicalize(link).ok());

@@ -22,8 +22,8 @@ use crate::{DESCRIPTORS, os};
 
 /// Interval between checks of the peers' liveness and of their sockets.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// Time after an endpoint's first poll in which every poll reads the peer's socket, so that offers
-/// of memory arrive before the first put.
+/// Period after an endpoint's first poll. Every poll within it reads the peer's socket, so that
+/// offers of memory arrive before the first put.
 const FRESH: Duration = Duration::from_millis(50);
 
 /// Limit on a peer's offers of memory that are kept until they are mapped.

@@ -157,8 +157,8 @@ impl Dialler {
         !self.shakes.is_empty()
     }
 
-    /// Returns whether a later attempt may succeed: somebody answered, or the path to the host is
-    /// broken.
+    /// Returns whether a later attempt may succeed: at least one failure was not a refused
+    /// connection. For example, the handshake failed, or the path to the host is broken.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_retryable

@@ -4,11 +4,11 @@
 //!
 //! # Connecting
 //!
-//! A [`Gate`]'s [address](ccl_core::transport::Address) lists the host's addresses that
-//! [`interface`] takes. A [`Dialler`] tries them in turn, a short time apart, and takes the first
-//! at which that gate answers. Both sides prove the communicator's secret, and the connecting side
-//! names the gate's random token, before anything else is read. A stranger only occupies one
-//! half-open connection, for a bounded time.
+//! A [`Gate`]'s [address](ccl_core::transport::Address) lists those addresses of the host that
+//! [`interface::addresses`] returns. A [`Dialler`] tries them in turn, a short time apart, and
+//! takes the first at which that gate answers. Both sides prove the communicator's secret, and the
+//! connecting side names the gate's random token, before anything else is read. A stranger only
+//! occupies one half-open connection, for a bounded time.
 //!
 //! # Links
 //!

@@ -1,5 +1,5 @@
-//! The handshake over a socket: messages, each after its length in two bytes. Only the second proof
-//! of the secret, whose length is fixed, has no length before it.
+//! The handshake over a socket: messages, each after its length in two bytes. Only the proof
+//! inside TLS (see below), whose length is fixed, has no length before it.
 //!
 //! When both sides have proved the secret, the listening side sends its terms: whether it encrypts.
 //! If both sides encrypt, TLS begins, and each side proves the secret once more, over keys exported

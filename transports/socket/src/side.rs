@@ -170,8 +170,8 @@ impl SideConnection {
     /// Sends a message as soon as the socket takes it.
     pub fn send(&mut self, word: &SideMessage) {
         let bytes = word.encode();
-        // While the connection is broken or resumes, the message waits: it follows the earlier ones
-        // once the peer reports how many it has received.
+        // While the connection is broken or resumes, the message waits. After the peer has reported
+        // how many messages it has received, the others are sent in order.
         if self.connection.is_some() && !self.resumes {
             self.outgoing.extend_from_slice(&bytes);
         }

@@ -116,9 +116,9 @@ pub(crate) fn set_nodelay(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
 }
 
-/// Turns on keepalive probes of an idle connection, every [`KEEPALIVE`]. A connection that a
-/// middlebox has forgotten then breaks on both sides, even on a side that sends nothing. A short
-/// network outage breaks nothing.
+/// Turns on keepalive probes; the first leaves after the connection was idle for [`KEEPALIVE`]. A
+/// connection that a middlebox has forgotten then breaks on both sides, even on a side that sends
+/// nothing. A short network outage breaks nothing.
 pub(crate) fn keep_alive(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, KEEPALIVE_AGAIN)?;

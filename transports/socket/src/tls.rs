@@ -110,7 +110,7 @@ impl Tls {
     }
 }
 
-/// Makes a new key, which is its own certificate.
+/// Makes a new key. Its raw public half is sent instead of a certificate (RFC 7250).
 fn key() -> Result<Arc<CertifiedKey>, rustls::Error> {
     let random = ring::rand::SystemRandom::new();
     let failed = |what: &str| rustls::Error::General(format!("{what} failed"));
@@ -178,7 +178,7 @@ pub struct Session {
     connection: Connection,
     /// Ciphertext from the socket.
     buffer: Vec<u8>,
-    /// First byte of the buffer that the connection has not taken.
+    /// Index of the first byte that the connection has not taken from the buffer.
     start: usize,
     end: usize,
     /// True if the socket had no more bytes at the last read.

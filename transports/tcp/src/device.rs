@@ -15,7 +15,8 @@ use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
 use crate::memory;
 use crate::writers::Writers;
 
-/// Protocol of a stripe; its version changes whenever the format of the sent bytes changes.
+/// Protocol of a stripe (one of the connections that join two lanes). Its version changes whenever
+/// the format of the sent bytes changes.
 pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 5);
 
 /// Largest number of connections per pair of ranks.

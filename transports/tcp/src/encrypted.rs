@@ -18,7 +18,7 @@ use crate::outgoing::Put;
 use crate::stripe::Stripe;
 use crate::writers::Writer;
 
-/// Makes the two ends of an encrypted channel.
+/// Makes the two ends of an encrypted connection.
 fn connections() -> [Connection; 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -130,8 +130,8 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
     }
 }
 
-/// Makes a lane of `sockets` sockets. The last socket has received a note together with bytes that
-/// were already read.
+/// Makes a lane of `sockets` sockets. The TLS session of the last socket holds a note: the note
+/// arrived together with a byte, and only the byte was read.
 fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Connection>) {
     let (mut stripes, mut others): (Vec<Connection>, Vec<Connection>) =
         (0..sockets).map(|_| connections()).map(|[one, other]| (one, other)).unzip();

@@ -134,7 +134,7 @@ impl Endpoint {
         self.inbox.withdraw(is_registered, unfinished);
     }
 
-    /// Reads the tail of a put from other memory from now on.
+    /// Makes a put that is not done read its tail, the second part of its payload, from `to`.
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }

@@ -127,8 +127,8 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Returns whether the rest of a frame probably arrives soon. A long rest is left to gather in
-    /// the socket first: while a stripe reads, the kernel does not receive more.
+    /// Returns whether the rest of a frame probably arrives soon. If more than [`SOON_BYTES`] are
+    /// missing, they first gather in the socket: while a stripe reads, the kernel receives no more.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }

@@ -73,11 +73,11 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time after a break for which none of the peer's addresses can be reached, before the
-    /// peer counts as gone.
+    /// Longest time after a break for which all of the peer's addresses may stay unreachable. After
+    /// this time the peer counts as gone.
     pub resume_within: Duration,
-    /// Longest time after a break that a reachable peer may take before it counts as gone: to
-    /// answer, or, if it is the dialling side, to dial again.
+    /// Longest time after a break that a reachable peer may take to answer or, if it is the
+    /// dialling side, to dial again. After this time the peer counts as gone.
     pub silent_within: Duration,
     /// True if TLS 1.3 encrypts all frames. All ranks need the same value. Needs the feature `tls`.
     pub tls: bool,

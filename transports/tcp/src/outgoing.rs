@@ -186,8 +186,9 @@ impl Outgoing {
     }
 
     /// Writes as much as the socket takes; `received` is the number of frames received from the
-    /// peer. Returns whether that number was sent: a queued header, and the header of a frame that
-    /// was partly written before, carry an older number.
+    /// peer. Returns whether that number was sent, which is the case if this call begins a frame.
+    /// Queued headers, and the header of a frame that was partly written before, carry an older
+    /// number.
     pub(crate) fn write(
         &mut self,
         connection: &mut Connection,

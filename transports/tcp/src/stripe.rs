@@ -1,4 +1,4 @@
-//! One connection of an endpoint, kept through breaks.
+//! A stripe: one connection of an endpoint, which a new connection replaces after a break.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -157,8 +157,8 @@ impl Stripe {
         }
     }
 
-    /// Removes the connection from the stripe and from epoll, and returns it. Epoll would go on to
-    /// report a socket that a forked child also has.
+    /// Removes the connection from the stripe and from epoll, and returns it. Without the removal,
+    /// epoll would keep reporting a socket that a forked child also has.
     pub(crate) fn drop_connection(&mut self) -> Option<Connection> {
         let connection = self.connection.take()?;
         if let Some(epoll) = self.watched_by.take() {

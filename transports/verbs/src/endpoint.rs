@@ -66,7 +66,7 @@ pub(crate) struct Endpoint {
     /// Time at which the current wait for the peer began: for its offer, or for its `Ready`.
     joining_since: Option<Instant>,
     own: Offer,
-    /// The rows of the port's table of addresses that the offer names.
+    /// Rows of the offered addresses in the port's table of addresses.
     rows: Vec<u32>,
     /// Queue pairs, in the order of [`group::needs`].
     queue_pairs: Vec<QueuePair>,
@@ -627,7 +627,8 @@ impl Endpoint {
         false
     }
 
-    /// Loses the link for good: nothing is written to the peer, and the peer writes nothing here.
+    /// Loses the link for good, and tells the peer the reason. Ends the queue pairs: neither side
+    /// writes to the other's memory any more.
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
             tracing::debug!(self.peer, port = self.port.name(), reason, "a link is lost");

@@ -82,7 +82,7 @@ pub struct Picked {
     pub ip: IpAddr,
     /// True if the address is of RoCE version 2, which can be routed.
     pub is_v2: bool,
-    /// True if the address is valid only on its own link.
+    /// True if the address is link-local: valid only on its own network segment.
     pub is_link_local: bool,
     /// Reason why the address would be taken.
     pub why: String,
@@ -94,7 +94,7 @@ pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip))
 }
 
-/// Returns whether an address is valid on its own link only.
+/// Returns whether an address is valid only on its own network segment.
 pub(crate) fn is_link_local(gid: [u8; 16]) -> bool {
     merit(ip(gid)) == Merit::LinkLocal
 }
@@ -119,7 +119,7 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     best.map_or((0, 0), |(_, found)| found)
 }
 
-/// Returns a key that ranks a pair of addresses, the best last: first by a common family, then by
+/// Returns a sort key of a pair of addresses, the best last: first by a common family, then by
 /// the number of common leading bits if both are in one subnet, then by the merit of the worse
 /// address. A port does not report the length of its subnet's prefix: 24 bits are assumed for IPv4,
 /// and 64 for IPv6.
@@ -135,7 +135,7 @@ fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
 /// Merit of an address; the best is last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Merit {
-    /// Address that is valid on one link only.
+    /// Address that is valid only on its own network segment.
     LinkLocal,
     /// Routed address of IPv6.
     V6,
@@ -180,7 +180,7 @@ impl Rule {
         })
     }
 
-    /// Returns the address of a port to use.
+    /// Returns the address to use for a port.
     pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, GidError> {
         if let Some(index) = self.index {
             let row = rows.iter().find(|row| row.index == index);

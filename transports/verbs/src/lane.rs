@@ -543,7 +543,7 @@ impl Lane for VerbsLane {
         if self.has_news() || self.queue.arm().is_err() {
             return;
         }
-        // Completions from before the arming do not ring the bell.
+        // Completions from before the arming do not make the queue's descriptor readable.
         if !matches!(self.stash(), Ok(false)) {
             return;
         }

@@ -23,8 +23,8 @@
 //! # Failures
 //!
 //! A failed completion ends its link, with a message that names the peer, both addresses, the queue
-//! pair, the status and its usual meaning. Some failures cause no completion: a port that has lost
-//! its link may report nothing but an asynchronous event, so those events are read too.
+//! pair, the status and its usual meaning. Some failures cause no completion: a port that goes
+//! down may report nothing but an asynchronous event, so those events are read too.
 
 mod control;
 mod device;
@@ -244,7 +244,7 @@ impl Options {
     fn check(&self) -> Result<(), TransportError> {
         let pairs = group::needs(self).count();
         if !(2..=offer::PAIRS_MAX).contains(&pairs) {
-            // One queue pair is for credits and CTS alone.
+            // One of the queue pairs carries only credits and CTS.
             let (count, most) = (pairs.saturating_sub(1), offer::PAIRS_MAX - 1);
             let what = "queue pairs for data per link (FERROCCL_IB_POLICY)";
             return Err(TransportError::Count { what, count, most });

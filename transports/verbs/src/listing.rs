@@ -78,7 +78,8 @@ pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
         16 => 2.0,
         _ => return None,
     };
-    // SDR to QDR send 10 bits per 8 bits of data, FDR sends 66 per 64. The others are data rates.
+    // SDR to QDR send 10 bits per 8 bits of data, FDR sends 66 per 64. The other numbers are
+    // data rates already.
     let gigabits = match attr.active_speed {
         1 => 2.5 * 0.8,
         2 => 5.0 * 0.8,

@@ -56,8 +56,8 @@ struct Health {
     down_since: Option<Instant>,
     /// Failure that the port does not recover from.
     fatal: Option<&'static str>,
-    /// Queue pairs for which an event has reported a failure, each with the failure, which
-    /// completions do not describe.
+    /// Queue pairs for which an event has reported a failure, each with that failure. Completions
+    /// do not describe these failures.
     pairs: VecDeque<(u32, &'static str)>,
 }
 

@@ -1,8 +1,8 @@
-//! The tunables that RDMA alone has.
+//! Tunables that only the verbs transport has.
 
 ccl_core::tunables! {
-    /// Tunables of RDMA. The tunables of all transports that stripe are in
-    /// [`Config`](ccl_core::config::Config).
+    /// Tunables of the verbs transport. The tunables that it shares with the other transports that
+    /// stripe are in [`Config`](ccl_core::config::Config).
     #[derive(Clone, Debug)]
     pub(crate) struct RdmaTunables {
         devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,

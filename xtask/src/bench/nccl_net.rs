@@ -1,6 +1,6 @@
-//! Our plugin for NCCL side by side with a reference plugin of NCCL's own socket design. Both are
-//! measured through the plugin interface, over TCP between two processes of this host. Our plugin
-//! is also compared with the bare transport, and the reference with iperf3.
+//! Our plugin for NCCL side by side with a reference plugin that is built like NCCL's own socket
+//! transport. Both are measured through the plugin interface, over TCP between two processes of
+//! this host. Our plugin is also compared with the bare transport, and the reference with iperf3.
 
 use std::net::TcpListener;
 use std::path::PathBuf;

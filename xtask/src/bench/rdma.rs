@@ -171,7 +171,7 @@ impl Sides<'_> {
         time_of(what, &found).ok_or_else(|| format!("`{typed}` wrote no times: {found}"))
     }
 
-    /// Runs a command as rank 0 beside a rank 1. Each rank has one device on each of the two links.
+    /// Runs a command as rank 0 beside a rank 1. Each rank has one device on each of two networks.
     fn over_two(&self, command: &mut Command) -> Outcome {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let port = listener.and_then(|listener| listener.local_addr());

@@ -20,7 +20,7 @@ const SHORT: [&str; 3] = ["-seed=1", "-runs=20000", "-max_total_time=10"];
 /// Arguments of a longer run, which looks for new inputs for 40 seconds.
 const FULL: [&str; 1] = ["-max_total_time=40"];
 
-/// Runs each target for a while, starting from the kept corpus.
+/// Runs each target for a while, starting from its inputs in `fuzz/corpus`.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     println!("   needs the nightly toolchain and a C++ compiler; installs nothing");
     println!("   the unit tests run the same targets over the kept corpus and mutations of it");

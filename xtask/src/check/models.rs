@@ -12,8 +12,8 @@ const SMALLEST: [&str; 4] = [
     "records_need_",
 ];
 
-/// Runs the models under `--cfg checker`; loom runs all models only with `full`. The checkers are
-/// crates, so nothing has to be installed.
+/// Runs the models under `checker`, which is `loom` or `shuttle` and also names the `--cfg`. Loom
+/// runs all models only with `full`. The checkers are crates, so nothing has to be installed.
 pub(super) fn run(checker: &str, full: bool) -> Outcome<Verdict> {
     println!("   needs only Rust; installs nothing, skips nothing");
     let mut command = cargo(None, checker, &format!("--cfg {checker}"), full)?;

@@ -36,9 +36,9 @@ pub(crate) struct Version {
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Runs the tests over every available version. Without `full`, the tests of the command and of the
-/// collectives run over the newer version only: in the quick tier, the suite `library` runs them
-/// over the system's version.
+/// Runs the tests over every available version. Without `full`, the tests of the command `ferroccl`
+/// and of the collectives run over the newer version only: in the quick tier, the suite `library`
+/// runs them over the system's version.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     let (versions, lacks) = versions();
     for Version { name, directory } in &versions {

@@ -83,7 +83,8 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     // AddressSanitizer keeps freed memory and pads allocations, so tests of memory use would fail.
     crates.args(["--skip", "little_memory"]);
     if !full {
-        // The simulator's long runs touch only memory of this process: a few of them suffice.
+        // Long tests are skipped. Those of the simulator touch only memory of this process, and its
+        // other tests suffice.
         crates.args(["--skip", "weather", "--skip", "same_bits", "--skip", "exhaustive"]);
     }
     show(&mut crates)?;

@@ -91,8 +91,8 @@ enum Setup {
     Veth,
     /// Soft-RoCE device rxe0.
     Rxe,
-    /// Four Soft-RoCE devices: rxa and rxb at the ends of a link that can be watched and disturbed,
-    /// rxc and rxd at the ends of another link.
+    /// Four Soft-RoCE devices: rxa and rxb at the ends of a veth pair that can be watched and
+    /// disturbed, rxc and rxd at the ends of another veth pair.
     RxePair,
 }
 
@@ -166,8 +166,8 @@ fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     Kernel::prepared(cache)
 }
 
-/// Returns the directory of kernels and jobs. It is in $XDG_CACHE_HOME if the variable is set, and
-/// then outlives a checkout; else it is in the target directory.
+/// Returns the directory of kernels and jobs. It is in $XDG_CACHE_HOME if that is an absolute path,
+/// and then outlives a checkout; else it is in the target directory.
 fn cache() -> Outcome<PathBuf> {
     let shared = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = match shared.filter(|path| path.is_absolute()) {

@@ -36,7 +36,7 @@ pub(super) struct Machine<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) job: &'a Job,
     pub(super) processors: u8,
-    /// True if the hardware runs the guest; otherwise it is emulated.
+    /// True if the hardware runs the guest; otherwise qemu emulates the processor.
     pub(super) with_kvm: bool,
 }
 

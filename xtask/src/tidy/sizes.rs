@@ -20,8 +20,9 @@ pub(super) struct Giant {
     pub(super) lines: usize,
 }
 
-/// Files and functions over the limits, by their names in the baseline: `path` or `path::function`.
-/// The longest of several functions with one name in one file counts.
+/// Files and functions over the limits, by their names in the baseline (the list of tolerated
+/// sizes): `path` or `path::function`. The longest of several functions with one name in one file
+/// counts.
 #[derive(Debug, Default)]
 pub(super) struct Giants {
     pub(super) files: BTreeMap<String, Giant>,

@@ -228,7 +228,7 @@ impl Inquiry {
                 (rank, Observed::Silent { silent_ms })
             }
         });
-        // This rank waits, so `find_stuck` finds a verdict.
+        // This rank's own note says that it waits, so `find_stuck` returns a verdict.
         let Some(stuck) = find_stuck(&seen.collect()) else { return };
         let reason = FailureReason::Stuck { stalled_ms, text: stuck.text };
         self.actions.push_back(Action::Fail(Failure { rank: stuck.rank, reason }));

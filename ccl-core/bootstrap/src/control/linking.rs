@@ -139,7 +139,8 @@ impl Control {
         self.send_backlog(connection, from);
     }
 
-    /// Sends a new neighbour the facts and parts that it may have missed.
+    /// Sends a new neighbour the facts that it may have missed, and the parts of exchanges that
+    /// were due to it before it connected.
     fn send_backlog(&mut self, connection: ConnectionId, rank: Rank) {
         self.linked.insert(rank);
         if let Some(link) = self.links.get_mut(&connection) {
@@ -231,9 +232,9 @@ impl Control {
         });
     }
 
-    /// Connects to the ranks that this rank needs and has no connection with: its initial
-    /// neighbours, later the next ranks after those that are gone, and ranks whose answer or
-    /// question in the agreement is overdue.
+    /// Connects to the ranks that this rank needs and has no connection with: for each distance of
+    /// the overlay, the rank at that distance or, if it is not available, the next one that is; and
+    /// ranks whose answer or question in the agreement is overdue.
     pub(super) fn repair_overlay(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;

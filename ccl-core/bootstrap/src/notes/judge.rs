@@ -1,4 +1,4 @@
-//! Judgement of which rank holds up the others: a function of the notes of all ranks alone.
+//! Judgement of which rank holds up the others. It depends on nothing but the notes of the ranks.
 //!
 //! Ranks that make different calls are looked for first. If there are none, the candidates are the
 //! ranks that others wait for and that do not wait themselves, and the ranks that wait although no
@@ -11,7 +11,7 @@ use ccl_core::types::Rank;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Largest number of ranks of a circle or of a list that a text names.
+/// Largest number of ranks that a text names, of a circle of waits or of a list.
 const NAMED_MAX: usize = 4;
 
 /// State of a rank, as known to the asker.

@@ -29,8 +29,8 @@ pub enum Activity {
     Waiting,
     /// The rank is in an operation that makes progress.
     Moving,
-    /// An operation is open, but nothing drives it: the program does not come back to its request,
-    /// or the program's thread does not run.
+    /// An operation is open, but nothing drives it: the program neither tests its request nor waits
+    /// for it, or the program's thread does not run.
     Undriven,
     /// The rank is in a step that is no operation (a split, an allocation).
     Aside,
@@ -72,7 +72,8 @@ pub struct Note {
     /// Time for which nothing of this note has changed, in milliseconds; accurate to one heartbeat
     /// interval.
     pub unchanged_ms: u32,
-    /// Peers that the operation waits for, the first [`AWAITED_MAX`] of them, in order.
+    /// First [`AWAITED_MAX`] peers that the operation waits for. Peers that owe a message come
+    /// first.
     #[serde(with = "List::<AWAITED_MAX>")]
     pub awaited: Vec<Awaited>,
 }

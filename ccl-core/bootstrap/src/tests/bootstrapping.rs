@@ -13,7 +13,7 @@ fn let_in(ranks: u32) -> (Roster, Vec<Referral>, usize) {
     let join = |rank| MemberJoin::new(secret(), hello(rank, ranks), [rank as u8; 32]);
     let mut members: Vec<MemberJoin> = (1..ranks).map(join).collect();
     let mut sent = 0;
-    // Connections are numbered as ranks are.
+    // The connection of each rank has the rank as its number.
     for rank in 1..ranks {
         root.accepted(rank.into(), [3; 32], at(0));
         for _ in 0..3 {
@@ -32,8 +32,8 @@ fn let_in(ranks: u32) -> (Roster, Vec<Referral>, usize) {
     (roster, members.iter().map(referred).collect(), sent)
 }
 
-/// Asks a rank for the list of members. Returns the members, if they come, and the number of bytes
-/// that the rank has sent.
+/// Asks a rank for the list of members. Returns the members, if the rank sends them, and the number
+/// of bytes that the rank has sent.
 fn ask(elder: &mut Control, ranks: u32) -> (Option<Vec<Member>>, usize) {
     let mut caller = MemberJoin::fetch(secret(), ranks, [6; 32]);
     let connection = elder.accepted([7; 32], at(0));

@@ -1,5 +1,5 @@
-//! Tests of comparing notes: all ranks hear one verdict soon, no matter which ranks ask or do not
-//! answer.
+//! Tests of the comparison of notes after a passed deadline: all ranks hear one verdict soon, no
+//! matter which ranks ask or do not answer.
 
 use super::net::{Net, Plan};
 use crate::*;
@@ -8,7 +8,7 @@ use ccl_core::types::Rank;
 /// Time after the first deadline within which all ranks have the verdict, in milliseconds.
 const BOUND_MS: u64 = 1_000;
 
-/// Returns the note of a rank that has ended collective `sequence`, and makes no other call.
+/// Returns the note of a rank that computes, in no call, after the end of collective `sequence`.
 pub(super) fn computing(sequence: u64) -> Note {
     let what = if sequence == 0 { String::new() } else { format!("barrier #{sequence}") };
     let (call, steps) = (7 * sequence, (4, 4));
@@ -34,7 +34,8 @@ fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     }
 }
 
-/// Returns a ring whose ranks wait in collective 5; the last rank still computes after ending 4.
+/// Returns a ring in which the last rank still computes after collective 4. Each other rank waits
+/// in collective 5 for a message from the rank before it.
 fn behind(ranks: u32, seed: u64) -> Net {
     let mut net = Net::linked(ranks, seed);
     let last = ranks - 1;
@@ -114,8 +115,8 @@ fn an_asker_that_stops_is_replaced() {
     assert_eq!(verdict_of(&net, 0..9), verdict);
 }
 
-/// All ranks get one verdict, no matter when deadlines pass within a second, on slow networks, and
-/// even if a rank is stopped for a while.
+/// Checks that all ranks get one verdict if their deadlines pass at random times within one second,
+/// on fast and slow networks, and even if a rank is stopped for a while.
 #[test]
 fn under_any_history_there_is_one_verdict() {
     let seeds = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 20_000 } else { 1_000 };

@@ -49,8 +49,8 @@ fn any_number_of_ranks_links_up_and_exchanges() {
     }
 }
 
-/// A rank that leaves after a death, while others are still linking, reports the death to ranks
-/// that link to it later.
+/// A rank that leaves after a death, while others are still connecting, reports the death to ranks
+/// that connect to it later.
 #[test]
 fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
     for seed in 0..200 {

@@ -551,7 +551,8 @@ impl MessageLinks {
         if self.seals
             && let Some((peer, channel)) = self.link(link)
         {
-            // Clears the old seal, so that it is not checked until the slot's next message comes.
+            // Clears the old seal. Zero stands for no seal, so until the slot's next message comes,
+            // no checksum is computed.
             let header = peer.inbound.header_offset(channel, peer.links[channel].0.slot());
             let _ = peer.inbound.region.write(header - SEAL_BYTES, &[0; SEAL_BYTES]);
         }
@@ -578,7 +579,7 @@ impl MessageLinks {
         self.give_back(&peer.staging);
     }
 
-    /// Makes a put that is still queued read its tail from `to`.
+    /// Sets the source of a put's tail to `to`, if the put is still queued.
     fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {

@@ -124,8 +124,8 @@ impl MessageLinks {
         Ok(shared)
     }
 
-    /// Returns the memory of the CTS for the link's next message, if one has come and describes a
-    /// message of this length and tag.
+    /// Returns the memory that the CTS for the link's next message names, if this CTS has come and
+    /// describes a message of this length and tag.
     pub(super) fn granted(
         &mut self,
         link: Link,
@@ -156,7 +156,7 @@ impl MessageLinks {
         mr.zip(offset)
     }
 
-    /// Returns the peer's memory with this key, which is imported if it is new.
+    /// Returns the peer's memory with this key; imports the memory if the key is new.
     fn imported(&mut self, rank: Rank, key: &[u8]) -> Option<RemoteMr> {
         let MessageLinks { peers, lane, queue, .. } = self;
         let peer = peers.get_mut(rank as usize)?.as_mut()?;

@@ -1,4 +1,5 @@
-//! Bruck's `all_gather`: a rank receives all blocks that the rank 1, then 2, 4, … further on has.
+//! Bruck's `all_gather`: a rank receives from the rank 1 further on, then from the ranks 2 further
+//! on, 4 further on, and so on. Each sends all blocks that it has by then and the receiver lacks.
 //!
 //! ```text
 //!   of 5 ranks, rank 3:   has 3

@@ -5,8 +5,8 @@
 //!   inside   the rank that got a block ──► all other ranks of its host
 //! ```
 //!
-//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the sending host, the
-//! least possible, in parallel from all its ranks.
+//! Steps: 2. Bytes from each host to each other host: the blocks of the sending host, the least
+//! possible. All ranks of the host send in parallel.
 
 use crate::algorithm::common::{Position, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,4 +1,5 @@
-//! Recursive doubling `all_reduce`: ranks 1, 2, 4, … apart exchange their whole partial results.
+//! Recursive doubling `all_reduce`: in each round, pairs of ranks exchange their whole partial
+//! results. The two ranks of a pair are 1 apart in the first round, then 2, then 4, and so on.
 //!
 //! ```text
 //!   0 ◄─► 1   2 ◄─► 3   4 ◄─► 5   6 ◄─► 7     sums of 2

@@ -62,7 +62,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Collects the blocks of the host for each remote rank whose contact is this rank, and sends them.
+/// Collects this host's blocks for each remote rank whose contact is this rank, and sends them.
 fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2>]) {
     let Position { hosts, host, local, size, .. } = *position;
     position.each_remote(b, false, |b, remote| {
@@ -86,8 +86,8 @@ fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2
     });
 }
 
-/// Returns all blocks of a message in scratch. All blocks have the same length, so the extent is
-/// that of an equal number of blocks of the input.
+/// Returns the slice of a scratch buffer that has all blocks of a message. All blocks have the same
+/// length, so the slice has the extent of an equal number of blocks of the input.
 fn waiting(name: u8, blocks: u32) -> Slice {
     let all = Parts::range(Affine::constant(0), blocks, 0);
     scratch(name, all, input(all))

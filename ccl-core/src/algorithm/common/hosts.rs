@@ -10,7 +10,7 @@ use crate::schedule::{Affine, Builder, Slice, TERM, Terms, scratch};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// A sequence of tuples, whose numbers at each index are in arithmetic progression.
+/// A sequence of tuples; each component of the tuples is an arithmetic progression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct Run<const N: usize> {
     first: [u32; N],
@@ -88,8 +88,8 @@ impl Remote {
         rank.step(self.dimension, self.rank_step)
     }
 
-    /// Returns a number for the current host, given the number `host` for the first host: a host's
-    /// number, or the number of a part that belongs to a host.
+    /// Returns the number of the current host, given `host`, the number of the first host. The
+    /// number of a part that belongs to a host changes in the same way.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }

@@ -127,8 +127,8 @@ pub(in crate::algorithm) fn fold_in(
 }
 
 /// Folds `mine` and the children's shares, straight from their slots, and sends the sum to the
-/// parent; the root stores the sum in `result`. Scratch uses the names from `id` on: one for the
-/// sum and one per child.
+/// parent; the root stores the sum in `result`. The sum has the scratch id `id`, and the children's
+/// shares have the ids from `id + 1` on.
 pub(in crate::algorithm) fn reduce_up(
     b: &mut Builder,
     id: u8,

@@ -88,10 +88,10 @@ impl Binomial {
     }
 }
 
-/// Returns the position of `number` in the in-order binary tree. The children of a number whose
-/// lowest set bit is 2^b are 2^(b-1) below and above it, so all odd numbers are leaves. If no rank
-/// is 2^(b-1) above a number, its right child is above it by the largest smaller power of two for
-/// which a rank exists, if any. The root is 0 and has one child.
+/// Returns the position of `number` in the in-order binary tree. If the lowest set bit of a number
+/// is 2^b, its left child is 2^(b-1) below. Its right child is above by the largest power of two up
+/// to 2^(b-1) that leads to a rank, if any does. So all odd numbers are leaves. The root is 0, and
+/// has one child at most.
 ///
 /// ```text
 ///    0

@@ -8,8 +8,8 @@
 //!            contributions of its own host's ranks
 //! ```
 //!
-//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the receiving host, the
-//! least possible, in parallel to all its ranks.
+//! Steps: 2. Bytes from each host to each other host: the blocks of the receiving host, the least
+//! possible. All ranks of the receiving host receive in parallel.
 
 use crate::algorithm::common::{Names, Position, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};

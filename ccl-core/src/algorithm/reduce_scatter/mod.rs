@@ -1,6 +1,6 @@
 //! Algorithms of `reduce_scatter` and `reduce_scatter_v`: rank r gets block r of the reduction.
-//! Lengths are always taken from the input's blocks, which all ranks know, so both collectives have
-//! the same algorithms.
+//! Lengths are always those of the input's blocks. All ranks know the lengths of all blocks, so
+//! both collectives have the same algorithms.
 
 mod direct;
 mod hierarchical;

@@ -141,7 +141,8 @@ impl Party {
 
 type Wires = HashMap<(Rank, Rank), VecDeque<Vec<Piece>>>;
 
-/// Executes the party's next op. Returns false if no op is left or its message is missing.
+/// Executes the party's next op. Returns false if no op is left, or if the op waits for a message
+/// that was not sent yet.
 fn step(party: &mut Party, wires: &mut Wires) -> bool {
     let Some((op, at)) = party.ops.pop_front() else { return false };
     match &op {
@@ -230,7 +231,7 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
 
 /// Checks that the longest chain of messages is as long as the algorithm says. The chain may be
 /// shorter in four cases: a doubling algorithm among ranks whose number is not a power of two, a
-/// double tree in which one tree is lower, a group without messages, and a hierarchical
+/// double tree in which one tree is lower, a `send_recv` group without messages, and a hierarchical
 /// `broadcast` or `reduce`.
 fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
     let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);

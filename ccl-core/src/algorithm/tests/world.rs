@@ -59,13 +59,13 @@ impl World {
         Params { rank, ranks: self.ranks, root: self.root, hosts: &self.hosts }
     }
 
-    /// Returns the elements of a rank's block in an uneven collective.
+    /// Returns the number of elements of a block in an uneven collective.
     fn uneven(&self, block: Rank) -> usize {
         (self.count * (block as usize * 5 % 4)) / 2
     }
 
-    /// Returns the elements of each block of a buffer as the rank knows them; none if the rank has
-    /// no such buffer.
+    /// Returns the lengths of a buffer's blocks in elements, as far as the rank knows them; `None`
+    /// if the rank has no such buffer.
     pub(super) fn blocks(&self, rank: Rank, buffer: Buffer) -> Option<Vec<usize>> {
         let (here, one) = (rank == self.root, vec![self.count]);
         let all = || vec![self.count; self.ranks as usize];

@@ -1,5 +1,5 @@
-//! Tests of every type, operator and SIMD level against the reference, bit for bit, with several
-//! numbers of terms and of destinations, sizes, alignments and in-place forms.
+//! Tests of every type, operator and SIMD level against the reference, bit for bit. The tests vary
+//! the number of terms, the number of destinations, the size, the alignment and the in-place form.
 
 use crate::operands::{Random, element, element_bits, elements, float_layout};
 use ccl_core::types::{DataType, ReduceOp};

@@ -58,8 +58,8 @@ pub(crate) fn special_bits(data_type: DataType) -> Vec<u64> {
     magnitudes.iter().flat_map(|&bits| [bits, bits | sign]).collect()
 }
 
-/// Returns the bits of one element. Floats are mostly of medium size, sometimes special values or
-/// any bits; integers are mostly any bits.
+/// Returns the bits of one random element. Most floats have magnitudes from 1/8 to 8; a few are
+/// special values or random bits. Most integers are random bits; a few are special values.
 pub(crate) fn element_bits(data_type: DataType, random: &mut Random) -> u64 {
     let specials = special_bits(data_type);
     let (choice, bits) = (random.next() % 32, random.next());

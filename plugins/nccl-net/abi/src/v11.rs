@@ -1,4 +1,5 @@
-//! Version 11, since NCCL 2.28.3: a device has at most four parts, and no rail or plane.
+//! Version 11, since NCCL 2.28.3: unlike in version 12, a device has at most four parts, and its
+//! properties have no fields for a rail and a plane.
 
 use core::ffi::{CStr, c_int};
 use core::mem::offset_of;

@@ -15,7 +15,8 @@ use super::connection::Connection;
 use super::wire::{HEADER_BYTES, SLOTS_MAX};
 use crate::error::NetError;
 
-/// Number of wrong guesses in a row after which guessing ends: the caller uses another order.
+/// Number of wrong guesses in a row after which guessing ends: messages evidently do not arrive in
+/// the order of their buffers.
 const WRONG_MAX: u32 = 8;
 
 /// A buffer whose message is expected in some slot.
@@ -75,9 +76,9 @@ impl Expected {
     }
 
     /// Expects the message for a buffer in the next slot. Returns false if that slot is taken or
-    /// slots are not guessed. `held` are slots whose messages have no buffer yet. Call this when
-    /// all events have been taken: the lane forgets a message that has arrived, and would redirect
-    /// the slot's next message.
+    /// slots are not guessed. `held` are slots whose messages have no buffer yet. Take all events
+    /// before this call: the lane forgets a message that has arrived whole. If its event were still
+    /// to be taken, the redirect would affect the slot's next message instead.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,

@@ -25,8 +25,8 @@ const OTHER_ID: u64 = GROUPS as u64;
 
 /// Number of registrations that the peer may know before deregistered ones are withdrawn.
 const KNOWN: usize = 64;
-/// Time without events after which withheld CTS are sent: a message that is longer than its buffer
-/// may be waiting for a CTS.
+/// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
+/// withheld, but a message that is longer than its buffer may need the CTS.
 const CTS_AFTER: Duration = Duration::from_millis(1);
 /// Time after which withheld CTS are sent even while messages arrive.
 const CTS_AT_LAST: Duration = Duration::from_millis(10);
@@ -539,7 +539,8 @@ impl Receiver {
         entry.got += header.bytes as usize;
         self.groups[at].wait.moves(self.connection.pumped);
         let entry = &mut self.groups[at].entries[index];
-        // An empty chunk at the end announces a message that puts have written in parts.
+        // If several puts have written a message directly to its buffer, an empty chunk at the end
+        // announces the message.
         if entry.got as u64 >= header.total || header.at >= header.total {
             entry.got = header.total.min(room) as usize;
             self.finish(at, index);

@@ -84,8 +84,8 @@ struct Slots {
     stride: usize,
     /// Set of slots that may be filled.
     free: u32,
-    /// First slot to try next. It advances only if the device redirects: the receiver then expects
-    /// the sender to fill the slots in turn.
+    /// First slot to try next. It advances only if the device can redirect arriving messages
+    /// (`Caps::redirects`): the receiver then expects the sender to fill the slots in turn.
     turn: u32,
 }
 
@@ -102,8 +102,9 @@ impl Slots {
 pub(crate) struct Sender {
     connection: Connection,
     settings: Settings,
-    /// Context of the communicator, and the queue-pair policy, if there is one.
+    /// Context of the communicator.
     context: Arc<Context>,
+    /// Queue-pair policy, if there is one.
     policy: Option<Arc<Policy>>,
     /// Striping that the lane was last told to use.
     striping: Option<Striping>,
@@ -532,8 +533,9 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Slots reserved for messages that have a CTS. With redirects, fewer are reserved: while
-        // messages arrive as the receiver expects, the receiver sends no CTS.
+        // Slots reserved for messages that have a CTS. If the device redirects, fewer slots are
+        // reserved: while each message arrives in the slot where the receiver expects it, the
+        // receiver withholds the CTS of groups whose buffers are all no longer than a slot.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
@@ -547,7 +549,7 @@ impl Sender {
         }
     }
 
-    /// Puts a message directly into its buffer. Returns false if the note about the
+    /// Puts a message directly into the peer's buffer. Returns false if the peer's note about the
     /// buffer's memory has not arrived yet.
     fn send_whole(&mut self, slot: u8, cts: Cts) -> Result<bool, NetError> {
         let Some(remote) = self.memory.get(&cts.receive.memory).copied() else { return Ok(false) };

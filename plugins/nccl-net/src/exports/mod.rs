@@ -38,7 +38,7 @@ pub struct Exported<T>(pub T);
 // SAFETY: a table has function pointers and the address of a static text, and is never written to.
 unsafe impl<T> Sync for Exported<T> {}
 
-/// Calls the plugin. An error is logged to NCCL's log, and its result is returned.
+/// Calls the plugin. Writes an error to NCCL's log, and returns the error's [`NcclResult`].
 fn guard(what: &str, call: impl FnOnce() -> Result<(), NetError>) -> NcclResult {
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return NcclResult::SUCCESS,

@@ -28,7 +28,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A pair of communicators, each with one registered buffer.
+/// NCCL's two communicators of one connection, `sendComm` and `recvComm`. Each has one registered
+/// buffer.
 pub(crate) struct Pair {
     pub(crate) context: *mut c_void,
     pub(crate) listener: *mut c_void,

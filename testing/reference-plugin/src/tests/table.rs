@@ -1,4 +1,4 @@
-//! Wrappers of the table's functions, with the arguments that tests care about.
+//! Wrappers of the functions in the plugin's table, with the arguments that tests care about.
 
 use core::ffi::{c_int, c_void};
 use std::ptr::null_mut;

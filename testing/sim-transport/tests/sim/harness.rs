@@ -149,7 +149,7 @@ impl Job {
         (sum(&input, inputs, seat.has_input()), sum(&output, outputs, seat.has_output()))
     }
 
-    /// Returns the starts of input and output in the buffer that they share in place.
+    /// Returns the starts of input and output in the buffer that an in-place call has for both.
     fn shared(&self, rank: Rank) -> (usize, usize) {
         let ((input, output), layouts) = (self.bytes(rank), self.layouts(rank, 1));
         let own = |layout: &Layout| layout.part(rank).0 * self.data_type.bytes();
@@ -258,7 +258,8 @@ pub(crate) fn prepare(
         false => (buffers.input.as_ptr(), shared),
     };
     // SAFETY: the vectors are returned along with the ports and are not touched until the run is
-    // over; they are as long as the layouts and the execution say, and overlap only in place.
+    // over; they are as long as the layouts and the execution say. Input and output overlap only if
+    // the call is in place.
     let call = unsafe { CallMemory::new(input, output, buffers.scratch.as_mut_ptr(), kernel, 77) };
     ports.bind(call);
     let lengths = job.bytes(rank);

@@ -19,7 +19,7 @@ use crate::table::{CELL, Cell, Fault, assert_page};
 
 const RANKS: u32 = 4;
 const PER_HOST: u32 = 2;
-/// Calls of a job whose fault is harmless.
+/// Number of calls that each rank makes in a job whose fault is harmless.
 const CALLS: u64 = 12;
 const SILENCE: Duration = Duration::from_secs(2);
 const TIMING: ControlTiming =

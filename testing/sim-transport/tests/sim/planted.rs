@@ -374,8 +374,8 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A failed call withdraws memory that puts to two peers still read: its links say both farewells
-/// before they detach.
+/// A failed call withdraws memory that puts to two peers still read. The links to these peers say
+/// both farewells before either link detaches.
 #[test]
 fn connections_that_are_fenced_say_their_farewells_together() {
     let job = Job::new(3, find("ring"), 1);

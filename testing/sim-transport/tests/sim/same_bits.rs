@@ -1,4 +1,4 @@
-//! Bitwise equality of the same program's results over the network and over mapped slots.
+//! Bitwise equality of a program's results over the network with its results over mapped slots.
 
 use ccl_core::algorithm::Order;
 use ccl_core::types::{Collective, DataType, ReduceOp};
@@ -78,8 +78,8 @@ fn in_place_and_out_of_place() {
     }
 }
 
-/// Every reduction algorithm in rank order gives the bits of one fold over the ranks, on any links
-/// and under any conditions.
+/// Checks that `all_reduce` and `reduce` algorithms with [`Order::Rank`] give the bits of one fold
+/// over all ranks, for several numbers and sizes of slots, and under hostile conditions.
 #[test]
 fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
     let mut seen = 0;

@@ -9,8 +9,8 @@ pub(crate) fn all() -> Vec<&'static Algorithm> {
     algorithm::all().chain([&MESSAGES]).collect()
 }
 
-/// Group of sends and receives in which each rank names all ranks, itself included. The buffers are
-/// those of an all_to_all_v.
+/// Group of sends and receives: each rank sends to all ranks and receives from all ranks, itself
+/// included. The buffers are those of an all_to_all_v.
 pub(crate) const MESSAGES: Algorithm = Algorithm {
     collective: Collective::AllToAllV,
     family: algorithm::Family::Direct,

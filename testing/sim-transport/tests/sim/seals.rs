@@ -10,7 +10,8 @@ const SLOTS: u32 = 8;
 const TO: Link = Link { peer: 1, channel: 0 };
 const FROM: Link = Link { peer: 0, channel: 0 };
 
-/// Returns a world where immediates may arrive long after the bytes of their puts, and its links.
+/// Returns a world of two ranks, and their links. Immediates may arrive long after the bytes of
+/// their puts.
 fn begin() -> (World, Vec<MessageLinks>) {
     let jitter = Duration::from_millis(1);
     let conditions = Conditions { redirects: false, jitter, ..Conditions::default() };

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{report, watched};
 
-/// Name of the part that lists providers; no provider has this name.
+/// Name of the part of the examination that lists the providers; no provider has this name.
 const LIST: &str = "list";
 /// Time that listing may take: some providers measure clocks, or look for devices.
 const LIST_WITHIN: Duration = Duration::from_secs(20);
@@ -54,7 +54,8 @@ pub(super) fn examine(json: bool) -> ExitCode {
     ExitCode::from(u8::from(rows.iter().any(|row| !row.passed)))
 }
 
-/// Runs one part in this process, and reports to the parent process.
+/// Runs one part of the examination in this process: [`LIST`], or the test of the provider `name`.
+/// Reports the result to the parent process.
 pub(super) fn part(name: &str) -> ExitCode {
     let text = |error: serde_json::Error| error.to_string();
     let done = match name {

@@ -1,12 +1,11 @@
-//! Machines that are planted as files, for `ferroccl doctor --root`.
+//! Trees of files that imitate the root directory of a machine, for `ferroccl doctor --root`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Paths of the root ports in [`Machine::healthy`] without their device numbers, and their NUMA
-/// nodes.
+/// Root ports in [`Machine::healthy`]: the path up to the bus number, and the NUMA node.
 const ROOTS: [(&str, u32); 2] = [("pci0000:10/0000:10", 0), ("pci0000:80/0000:80", 1)];
 
 /// A directory with files of a machine; dropping this removes the directory.

@@ -528,7 +528,7 @@ fn settings_that_do_harm_are_told_from_others() {
     machine.write(&format!("{PORT}/phys_state"), "2: Polling\n");
     assert_eq!(examine(&machine, &[]).0, 1);
     assert_eq!(examine(&machine, &[("FERROCCL_IB_HCA", "mlx5_1")]).0, 0);
-    // A copied tree may have absolute links of the original machine.
+    // A copied tree may have symbolic links with absolute paths of the original machine.
     let machine = Machine::healthy();
     machine.remove("sys/class/infiniband/mlx5_0");
     let device = format!("/{NIC}/infiniband/mlx5_0");
@@ -536,7 +536,7 @@ fn settings_that_do_harm_are_told_from_others() {
     let (status, found) = examine(&machine, &[]);
     assert_eq!(status, 0, "{found:?}");
     assert!(found.iter().any(|[.., said]| said.contains("nearest are mlx5_0, below")));
-    // A card alone below its root port has no peers there.
+    // A card that is the only one below its root port has no peers there.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(0x1d));
     machine.remove("sys/bus/pci/devices/0000:14:00.0");
@@ -547,7 +547,7 @@ fn settings_that_do_harm_are_told_from_others() {
     assert!(quiet(&machine));
     machine.link("sys/bus/pci/devices/0000:14:00.0", NIC);
     assert!(!quiet(&machine));
-    // An ACS setting by which switches only check the sender does not redirect packets.
+    // SrcValid, an ACS setting, makes a bridge check the sender of packets: it redirects no packet.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(1));
     assert_eq!(examine(&machine, &[]).0, 0);
@@ -595,7 +595,7 @@ fn a_card_begins_with_its_own_switch() {
             && said.contains("PIX")
     };
     assert!(found.iter().any(near), "{found:?}");
-    // The link to the slot is the link of the card's switch.
+    // The upstream port of the card's switch reports the width of the link to the slot.
     machine.write(&format!("{upstream}/current_link_width"), "8\n");
     let found = examine(&machine, &[]).1;
     let narrow = |[check, verdict, subject, said]: &[String; 4]| {

@@ -216,7 +216,7 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
         let mut own = asked.iter().filter(|port| port.device.name == nic.name);
         own.any(|port| port.is_active(host))
     };
-    // If no port is listed, all devices count as used.
+    // If sysfs has no port of any device, all devices count as used.
     let (used, idle): (Vec<Device>, Vec<Device>) =
         nics.into_iter().partition(|nic| there.is_empty() || carries(nic));
     let judge = |(gpu, _): &(Device, Maker)| {

@@ -19,7 +19,7 @@ use super::host::Host;
 
 macro_rules! checks {
     ($($name:literal, $run:expr, $looks_at:literal;)*) => {
-        /// All checks; findings of one verdict are reported in this order.
+        /// All checks; findings of equal severity are reported in this order.
         pub const CHECKS: &[Check] =
             &[$(Check { name: $name, looks_at: $looks_at, run: $run },)*];
     };

@@ -3,7 +3,8 @@
 use super::super::ethtool;
 use super::super::host::Host;
 
-/// Returns the pauses that an interface's driver has counted; none for a copied tree of files.
+/// Returns the pauses that an interface's driver has counted. Returns none unless `host` is the
+/// running machine: a copy of a machine's files does not contain these counters.
 pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     match host.is_live() && !interface.is_empty() {
         true => tell(&ethtool::counters(interface)),

@@ -7,7 +7,7 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Port};
 
-/// Bytes that RoCE adds to a packet's payload, by the kernel's count.
+/// Bytes that the kernel subtracts from an interface's MTU, for all that RoCE adds to a payload.
 const ROCE_HEADER_BYTES: u32 = 96;
 const PAYLOAD_BYTES_MAX: u32 = 4096;
 /// Largest number of rows of a port's GID table that are read.
@@ -106,7 +106,8 @@ fn usable(host: &Host) -> Vec<(String, Result<String, TransportError>)> {
     }
 }
 
-/// Reports RDMA adapters on the bus without an RDMA device: the driver is not loaded.
+/// Reports adapters on the PCI bus that are capable of RDMA but have no RDMA device: their driver
+/// is not loaded.
 fn lost(host: &Host) -> Vec<Finding> {
     let known = devices::rdma(host);
     let adapter = |address: &String| {

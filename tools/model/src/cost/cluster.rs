@@ -47,10 +47,11 @@ impl Cluster {
     /// Returns the busbw of an all_reduce by two trees over the nodes, with reducing switches
     /// within each node.
     ///
-    /// With two nodes, each is the root of one tree and the leaf of the other. It sends half of the
-    /// array up and half down: B bytes in all, the size of the array, so algbw = W_node. With more
-    /// nodes, most send the whole array up and down: 2 B bytes, so algbw = W_node / 2. With n
-    /// ranks, the busbw is 2 (n − 1) / n times the algbw.
+    /// Let the array have B bytes, and let a node reach W bytes per second to the network. With two
+    /// nodes, each is the root of one tree and the leaf of the other. It sends half of the array up
+    /// and half down: B bytes in all, so algbw = W. With more nodes, most send the whole array up
+    /// and down: 2 B bytes, so algbw = W / 2. With n ranks, the busbw is 2 (n - 1) / n times the
+    /// algbw.
     #[must_use]
     pub fn tree_busbw(&self) -> f64 {
         let ranks = self.ranks();

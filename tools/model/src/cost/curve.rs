@@ -89,7 +89,7 @@ pub struct Sweep {
     pub printed: Printed,
     /// Names of the lines, with the first and last row of each. All other rows are predicted.
     lines: [(&'static str, usize, usize); 3],
-    /// First row that is compared with predictions: the rows before it are printed with one digit.
+    /// First row that is compared with predictions: rows before it have one significant digit.
     pub first: usize,
 }
 
@@ -316,9 +316,9 @@ mod tests {
         };
         // The source measured 1257.165 against 374.391 Gb/s: 3.36 times.
         about(slower(&A100_ALL_REDUCE), 3.36, 0.15);
-        // The source's program measured 3722.8 against 1146.1 Gb/s, 3.25 times; the model predicts
-        // 40 % more. The model is fitted to another program of the source, which measured 36 %
-        // more: 4.4 times (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB).
+        // The source's program measured 3722.8 against 1146.1 Gb/s, a ratio of 3.25; the predicted
+        // ratio is 40 % larger. The model is fitted to another program of the source, whose ratio
+        // is 36 % larger: 4.4 (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB).
         about(slower(&H200_ALL_REDUCE), 3.25, 0.41);
     }
 

@@ -74,10 +74,10 @@ pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f6
     bytes / (inner * rank_bytes_per_s)
 }
 
-/// Returns two times of an all_reduce of a sharded array over nodes of `D` ranks: within nodes
-/// `bytes / W_gpu / min(Y, D)`, and between nodes `bytes / W_node · D / max(D, Y)`. The longer one
-/// bounds the collective. Sharding speeds up the part between nodes only if `Y > D`. (Scaling book,
-/// as above.)
+/// Returns the time within nodes, `bytes / W_gpu / min(Y, D)`, and the time between nodes,
+/// `bytes / W_node · D / max(D, Y)`, of an all_reduce of a sharded array over nodes of `D` ranks.
+/// The longer one bounds the collective. Sharding speeds up the part between nodes only if `Y > D`.
+/// (Scaling book, as above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,

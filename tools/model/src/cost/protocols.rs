@@ -16,20 +16,20 @@ pub struct Protocol {
     pub slot_bytes: usize,
 }
 
-/// Name, latencies, share of the links, and bytes of a message. A message fills one slot on each of
-/// 16 channels.
+/// Name, latencies, share of the bandwidth within a host that the protocol reaches, and bytes of a
+/// message. A message fills one slot on each of 16 channels.
 type Row = (&'static str, [f64; 4], f64, usize);
 
 /// NCCL's protocols. The latencies are those of NCCL's model (`tuning.cc` of NCCL 2.30) in
 /// microseconds: of a call, and of a step over NVLink, PCIe and the network. The shares of the
-/// links are calibrated with measurements of eight A100, at sizes below and above 1 MiB, and of p5
-/// clusters ([`super::curve`], [`super::cluster`]).
+/// bandwidth are calibrated with measurements of eight A100, at sizes below and above 1 MiB, and of
+/// p5 clusters ([`super::curve`], [`super::cluster`]).
 const NCCL: [Row; 3] = [
     ("LL", [6.6, 0.6, 1.0, 2.7], 0.1, 256 << 10),
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
     ("Simple", [8.4, 3.4, 5.7, 14.0], 0.82, 8 << 20),
 ];
-/// Share of the network that a protocol reaches, divided by its share of the links.
+/// Share of the network's bandwidth that a protocol reaches, divided by its share within a host.
 const BETWEEN: f64 = 0.86 / 0.82;
 
 /// Returns the protocols for ranks on the first `hosts` hosts. If the machines differ, the slowest

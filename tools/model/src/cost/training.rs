@@ -25,7 +25,7 @@ pub fn data_parallel_tokens_of_few(tokens: f64, groups: f64) -> f64 {
     tokens * (groups - 1.0) / groups
 }
 
-/// Returns the tokens of the batch of all accelerators.
+/// Returns the tokens of a batch over all accelerators, with `tokens` on each.
 #[must_use]
 pub fn batch_tokens(tokens: f64, accelerators: f64) -> f64 {
     tokens * accelerators

@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub struct Group {
     /// Name of the group in traces; empty for the group of all ranks.
     pub name: String,
-    /// Ranks of the members, in the order of the group's own numbers.
+    /// Ranks of the members; the index of a member here is its number in the group.
     pub members: Vec<Rank>,
 }
 
@@ -35,10 +35,10 @@ pub enum Action {
         collective: Collective,
         /// Index of the group.
         group: usize,
-        /// Bytes of the larger buffer.
+        /// Bytes of the larger of the two buffers, input and output.
         bytes: u64,
-        /// Rank that has the data or gets it, by the group's numbers; 0 if the collective has no
-        /// root.
+        /// Root, by its number in the group: the member that has the data or gets it. 0 if the
+        /// collective has no root.
         root: Rank,
         /// True if ranks may have different numbers of bytes.
         is_uneven: bool,
@@ -96,7 +96,7 @@ pub struct Call {
     pub group: usize,
     /// Bytes of the larger buffer; for an uneven collective the mean over the ranks.
     pub bytes: u64,
-    /// Rank that has the data or gets it, by the group's numbers.
+    /// Root, by its number in the group: the member that has the data or gets it.
     pub root: Rank,
     /// True if blocks had different lengths.
     pub is_uneven: bool,
@@ -126,14 +126,14 @@ pub struct Sent {
     pub start_us: u64,
 }
 
-/// Calls and messages of a job, once for all ranks.
+/// Calls and messages of a job; each is listed once for all ranks that take part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
     /// Collectives in the order of their start times. Collectives with equal times are in the order
     /// of groups, and those of one group in the order of its calls. A collective without a time has
     /// start time 0, but is sorted by the start time of its group's previous timed call, if any.
     pub calls: Vec<Call>,
-    /// Messages in the order of the senders.
+    /// Messages by sending rank; the messages of one rank are in the order of its trace.
     pub messages: Vec<Sent>,
 }
 

@@ -35,8 +35,8 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
-/// Group, collective, bytes, root, and true if blocks have different lengths: calls with equal keys
-/// have the same traffic and prediction.
+/// Group, collective, bytes and root of a call, and whether its blocks have different lengths.
+/// Calls with equal keys have the same traffic and prediction.
 type Key = (usize, Collective, u64, Rank, bool);
 
 fn key(call: &Call) -> Key {
@@ -83,7 +83,7 @@ pub struct Comparison {
     messages: usize,
 }
 
-/// Largest number of pairs of ranks in the cache of the traffic of earlier calls.
+/// Number of rank pairs above which the cached traffic of earlier calls is dropped.
 const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {
@@ -144,13 +144,14 @@ impl<'a> Replay<'a> {
         Ok(Some(Chosen { scene, sized, algorithm: choice.algorithm }))
     }
 
-    /// Returns the traffic by pair of ranks. Each interval has `interval_s` seconds; a call belongs
-    /// to the interval in which it began. Without a length, one interval covers the job.
+    /// Returns the traffic by interval and pair of ranks. Each interval lasts `interval_s` seconds;
+    /// a call belongs to the interval in which it began. Without `interval_s`, one interval covers
+    /// the job.
     ///
     /// # Errors
     ///
-    /// When there are too many intervals or bytes, or when a length is given and no call or message
-    /// has a time.
+    /// When there are too many intervals or bytes, or when `interval_s` is given and no call or
+    /// message has a time.
     pub fn traffic(&self, interval_s: Option<f64>) -> Result<Traffic, String> {
         let (begin_us, end_us) = self.span()?;
         let whole_s = (end_us - begin_us) as f64 / 1e6;

@@ -12,8 +12,8 @@ const HOSTS_MAX: u64 = 16 << 20;
 /// Largest number of parts of one machine, and the greatest depth of its tree of parts.
 const PARTS_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
-/// Largest numbers of links of one pair, of cables between two joined ends, and of switches of a
-/// group.
+/// Largest numbers of links between two parts of a machine, of cables that join a switch with one
+/// NIC or switch below it, and of switches of a group.
 const LINKS_MAX: u32 = 1024;
 const CABLES_MAX: u32 = 1024;
 const SWITCHES_MAX: u32 = 1 << 14;

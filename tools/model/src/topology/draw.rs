@@ -35,7 +35,7 @@ fn nodes<'i>(
     }
 }
 
-/// Returns the links of accelerators: the numbers of both boxes, and the number of links.
+/// Returns, for each pair of linked accelerators, the numbers of both boxes and the count of links.
 fn links(topology: &Topology, nodes: &[Node<'_>]) -> Vec<(usize, usize, u32)> {
     let mut found = Vec::new();
     let machines = topology.hosts.iter().map(|run| topology.machines.get(run.machine));

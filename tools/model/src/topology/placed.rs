@@ -80,8 +80,8 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
     agrees(placed, fabric)
 }
 
-/// Checks the tiers against the nodes: two hosts are below one node if, and only if, they are in
-/// one group of the tier at the height of this node.
+/// Checks the tiers against the nodes: two hosts are below the same node if, and only if, they are
+/// in the same group of the tier at the height of this node.
 fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
     for tier in 0..fabric.tiers.len() {
         let (mut groups, mut nodes) = (BTreeMap::new(), BTreeMap::new());

@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(all, in_turns, "every rank has one place");
     }
 
-    /// Checks, with random numbers, that separated pairs come together.
+    /// Checks that each rank shares a host with its only partner after placement, for random pairs.
     #[test]
     fn those_who_send_each_other_most_come_together() {
         let mut random = Random::new(3);

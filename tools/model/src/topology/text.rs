@@ -230,8 +230,8 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
     Ok((Topology { name: read.name.clone(), machines, hosts, fabric, placed: places }, spans))
 }
 
-/// Returns the index of the machine with this name in `machines`. A preset that the text does not
-/// describe is added.
+/// Returns the index of the machine with this name in `machines`. Adds the preset of that name if
+/// `machines` has none.
 fn kind(machines: &mut Vec<Machine>, name: &str, start: usize) -> Result<usize, Problem> {
     if let Some(number) = machines.iter().position(|machine| machine.name == name) {
         return Ok(number);
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(lab.machine(4).map(|machine| machine.name.as_str()), Some("a100"));
     }
 
-    /// Returns the text of a small machine with these parts, links, and further lines of its hosts.
+    /// Returns the text of a small machine with these parts and links; `more` ends its `[[hosts]]`.
     fn machine(parts: &str, links: &str, more: &str) -> String {
         format!(
             "[[hosts]]\nmachine = \"m\"\n{more}[[machine]]\nname = \"m\"\nparts = [\n\
@@ -631,7 +631,7 @@ mod tests {
     #[test]
     fn any_bytes_are_read_or_refused() {
         let pod = write(&presets::find("p5").unwrap().topology());
-        // Cut anywhere, or with a changed letter, the text gives an error or a topology, no panic.
+        // A text that is cut off or has one changed letter gives an error or a topology, no panic.
         let share = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 1 } else { 7 };
         for cut in (0..pod.len()).step_by(7 * share).filter(|cut| pod.is_char_boundary(*cut)) {
             let _ = parse("it.toml", &pod[..cut]);

@@ -116,9 +116,9 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the items of `hosts`, which have the same nodes above them down to `depth`. Hosts are
-/// grouped by the next node, and groups are in the order of their first hosts. The first host of
-/// each run is shown with its parts.
+/// Returns the items of `hosts`, whose first `depth` network nodes, counted from the top, are the
+/// same. Hosts are grouped by the next node, and groups are in the order of their first hosts. The
+/// first host of each run is shown with its parts.
 fn placed(topology: &Topology, depth: usize, hosts: &[usize]) -> Vec<Item> {
     let mut groups: Vec<(Option<&String>, Vec<usize>)> = Vec::new();
     let mut numbers: BTreeMap<&String, usize> = BTreeMap::new();

@@ -110,7 +110,7 @@ impl Topology {
     }
 }
 
-/// Returns the link from a part to the network, or back.
+/// Returns the speed between a part and the network, in either direction, over the nearest NIC.
 fn to_network(machine: &Machine, part: usize) -> LinkSpeed {
     let is_nic = machine.parts.get(part).is_some_and(|part| part.kind == Kind::Nic);
     let nic = if is_nic { Some(part) } else { machine.nearest_nic(part, &[]) };

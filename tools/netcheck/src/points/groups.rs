@@ -61,8 +61,8 @@ fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     })
 }
 
-/// Posts groups of receives, each given as its tag and the seed of the data that it expects, and
-/// verifies the data.
+/// Posts groups of receives, and verifies the data. Each receive is given as its tag and the seed
+/// of the data that it expects.
 fn receive_all(link: &Link, groups: &[Vec<(i32, usize)>]) -> Outcome {
     let slots: usize = groups.iter().map(Vec::len).sum();
     let memory = link.memory(slots * STRIDE)?;
@@ -104,7 +104,8 @@ fn verify(memory: &Registered, slot: usize, seed: usize, bytes: usize, place: &s
     slot.verify(seed as u64, bytes, ROOM).map_err(|stop| stop.of(place, None))
 }
 
-/// Both sides of a point: the groups of the receiver, and the sends of the sender, in order.
+/// Both sides of a point (one check of a plugin): the groups of the receiver, and the sends of the
+/// sender, in order.
 type Plan = (Vec<Vec<(i32, usize)>>, Vec<(i32, usize)>);
 
 fn receive(side: &Side, plan: fn(usize) -> Plan) -> Outcome {

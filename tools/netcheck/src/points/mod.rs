@@ -77,7 +77,7 @@ pub(crate) enum Act {
 const LOADS: &str = "loads_and_names";
 /// Point that all later points with a connection depend on.
 const HANDLE: &str = "handle_is_128_bytes";
-/// Point that all points with messages depend on.
+/// Point that [`ONE_MESSAGE`] depends on, and through it all points with messages.
 const CONNECTS: &str = "connects";
 /// Point that all later points with messages depend on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";

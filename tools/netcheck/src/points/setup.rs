@@ -1,4 +1,4 @@
-//! Points before any connection.
+//! Demands of NCCL that are tested before any connection: load, init, properties, attributes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Bits of elements: packing them into bytes, and floats of any width to and from `f64`.
+//! Bits of elements: their bytes in memory, and conversion between floats of any width and `f64`.
 
 use ccl_core::types::DataType;
 

@@ -70,8 +70,8 @@ pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
 }
 
 impl Recipe {
-    /// Returns the bits of element `index` of the input of `stream`. Each rank has a stream; in an
-    /// all-to-all with counts, each pair of ranks has one.
+    /// Returns the bits of element `index` of an input; `stream` is the number of the input. Each
+    /// rank has one input; in an all-to-all with counts, each pair of ranks has one.
     #[must_use]
     pub fn input(&self, stream: u64, index: u64) -> u64 {
         let common = mix(self.repetition, index);
@@ -118,7 +118,8 @@ impl Recipe {
     fn integer_input(&self, op: ReduceOp, stream: u64, common: u64, own: u64) -> u64 {
         match op {
             ReduceOp::Prod => own | 1,
-            // All ranks share one sign per element: sums near zero would all have the quotient 0.
+            // All ranks share one sign per element: with mixed signs, sums would often be so near
+            // zero that their quotient is 0.
             ReduceOp::Avg => {
                 let value = self.within_budget(self.mask() >> 1, stream, common, own);
                 let negative = is_signed(self.data_type) && common >> 63 == 1;
@@ -144,8 +145,8 @@ impl Recipe {
                 let largest_factor = if op == ReduceOp::PremulSum { 2 } else { 1 };
                 let budget = (1 << (format.mantissa_bits + 1).min(40)) / largest_factor;
                 let value = self.within_budget(budget, stream, common, own);
-                // One exponent for all ranks, small enough for the sum in every type (e4m3 ends at
-                // 448).
+                // All ranks share one exponent. It is so small that no type's sum overflows (e4m3
+                // ends at 448).
                 let exponent = ((common >> 32) % 6) as i32 - 2;
                 format.encode(value as f64 * 2.0_f64.powi(exponent))
             }

@@ -1,6 +1,7 @@
 //! Fast generation and comparison of elements. The data repeat after a prime number of elements, so
-//! one table per stream is enough to fill and to compare buffers of any length with `memcpy` and
-//! `memcmp`. A prime period is no multiple of a chunk or a block, so a misplaced block is detected.
+//! one table per stream (the input of a rank or of a pair of ranks, or the reduction) is enough to
+//! fill and to compare buffers of any length with `memcpy` and `memcmp`. A prime period is no
+//! multiple of a chunk or a block, so a misplaced block is detected.
 
 use super::check::accepts;
 use super::format::push_element;

@@ -46,7 +46,7 @@ pub struct PathChange {
     pub to: Rank,
     /// Change of half a round trip.
     pub latency: Change,
-    /// Change of the time of a group of messages and the answer.
+    /// Change of the sender's time for a group of messages and the receiver's answer.
     pub bandwidth: Change,
 }
 

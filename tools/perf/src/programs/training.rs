@@ -59,14 +59,14 @@ pub struct Step {
     pub model: &'static str,
     /// Number of collectives of the step.
     pub calls: usize,
-    /// Sum over all calls of the bytes of the larger buffer, on this rank.
+    /// Bytes of each call's larger buffer on this rank, summed over all calls.
     pub bytes: usize,
     /// Time of the step.
     #[serde(flatten)]
     pub times: Times,
     /// Bytes over time, 10^9 bytes per second.
     pub exposed_algbw_gbps: f64,
-    /// Bytes over time, with each call's bytes times its bus factor, 10^9 bytes per second.
+    /// Bytes over time, 10^9 bytes per second; each call's bytes are multiplied by its bus factor.
     pub exposed_busbw_gbps: f64,
     /// Number of wrong elements in one checked step.
     pub wrong: Option<u64>,

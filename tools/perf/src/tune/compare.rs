@@ -1,5 +1,5 @@
 //! Comparison of an older tuning table with a newer one. `ferroccl tune --compare` fails if a point
-//! got slower.
+//! got slower. A point is a measured collective with its numbers of ranks, hosts and bytes.
 
 use std::fmt::Write as _;
 

@@ -81,8 +81,8 @@ pub struct Outcome {
     seen: Vec<Seen>,
 }
 
-/// Measures on this rank with all others. Returns the result on rank 0, where `out` gets a line for
-/// each point.
+/// Measures together with all other ranks, which must call this function too. Returns the result on
+/// rank 0, where `out` gets a line for each point.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Predictions by the model of a table, for other numbers of ranks and hosts than those measured.
+//! Predictions by a tuning table's model, for numbers of ranks and hosts that were not measured.
 
 use ccl_core::config::Config;
 use ccl_core::cost::predict::PredictError;
@@ -11,7 +11,7 @@ use super::settings::{MODELLED, WORTH, with};
 use super::{Tried, TuneRequest};
 use ferroccl::tools::{Asked, predicted};
 
-/// Largest number of ranks for which a table is predicted: more take too long.
+/// Largest number of ranks for which calls are predicted: predictions for more take too long.
 const RANKS_MAX: u32 = 4096;
 
 /// Number of ranks and hosts for which calls are predicted.

@@ -29,11 +29,11 @@ const USUAL: [(&str, &[&str], Joined); 6] = [
     ("FERROCCL_IB_POLICY", &["qps=1", "qps=4", "qps=16"], Joined::ByQueuePairs),
 ];
 
-/// Tunables that a table may set and a model takes into account.
+/// Tunables that a tuning table may set and that its model takes into account.
 pub(super) const MODELLED: [&str; 3] =
     ["FERROCCL_CHANNELS", "FERROCCL_SLOTS", "FERROCCL_SLOT_BYTES"];
 
-/// Kind of connection between the ranks to which a tunable applies.
+/// Kind of connection that a tunable applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
     Anyhow,
@@ -132,7 +132,7 @@ pub(super) fn fastest(
 struct Candidate {
     value: String,
     communicator: Communicator,
-    /// Mean microseconds per call in each round, by point.
+    /// Mean microseconds per call: a list for each collective and size, with a value per round.
     times: Vec<Vec<f64>>,
 }
 
@@ -149,7 +149,7 @@ impl Candidate {
 }
 
 /// Returns the time of calls with each value but the first, divided by the time with the first: the
-/// geometric mean over all points. The library chooses the algorithm of each call.
+/// geometric mean over all collectives and sizes. The library chooses the algorithm of each call.
 fn ratios(request: &TuneRequest, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
     let mut memory = Memory::new(request.max_bytes, request.max_bytes)?;
     let points = request

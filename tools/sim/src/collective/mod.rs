@@ -92,7 +92,7 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes of these messages.
     pub message_bytes: u64,
-    /// Bytes that passed each link. With folding, only links that are simulated have any.
+    /// Bytes that passed each link. If a [`Fold`] leaves ranks out, only simulated links have any.
     pub carried_bytes: Vec<f64>,
     /// Largest number of bytes that were in flight to one rank.
     pub in_flight_bytes_max: u64,
@@ -108,8 +108,8 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// If the run needs more memory or work than the plan allows; if a parameter does not fit the
-/// collective or the fold; if a message has no path, or nothing moves.
+/// If the run needs more memory or work than the network's plan allows; if a parameter does not fit
+/// the collective or the [`Fold`]; if a message has no path, or nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,

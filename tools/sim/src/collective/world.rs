@@ -75,7 +75,7 @@ pub(super) struct World<'a, E> {
     first: Vec<u32>,
     /// Per simulated rank: distances to the ranks that it sends to, in ascending order.
     distances: Vec<u32>,
-    /// Ends of each link: per entry of `distances`, one for each channel.
+    /// Both ends of each link: for each entry of `distances`, one `E` per channel.
     pipes: Vec<E>,
     flows: Flows,
     events: BinaryHeap<Reverse<(Ordered, u64, Event)>>,

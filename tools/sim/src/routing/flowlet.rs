@@ -1,6 +1,6 @@
-//! Flowlet switching: when a flow begins, and after a pause, the first switch moves the flow to its
-//! least busy uplink. Packets stay in order if the pause is longer than the difference between the
-//! paths' latencies.
+//! Flowlet switching: the first switch gives a flow its least busy uplink when the flow begins, and
+//! again after each pause of the flow. Packets stay in order if the pause is longer than the
+//! difference between the paths' latencies.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ use crate::flows::Load;
 use crate::network::{Link, Network, Path, Port, Step};
 pub use te::{Demand, Interval, Placed, Te};
 
-/// Identity of a flow that the fabric sees.
+/// Identity of a flow, as the fabric sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Port of the sender.
@@ -200,9 +200,9 @@ impl FlowPath<'_> {
     /// chooses the next link.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards, the NIC or switch below the tier's cables chooses: `group` is the sender's child
-        // of the tier (its host, or its group of the tier below). Downwards, the switch above the
-        // cables chooses: `group` is the receiver's group of the tier.
+        // Upwards, the NIC or switch below the tier's cables chooses: `group` is the sender's host
+        // in tier 0, and the sender's group of the tier below in higher tiers. Downwards, the
+        // switch above the cables chooses: `group` is the receiver's group of the tier.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }

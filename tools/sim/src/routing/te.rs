@@ -4,8 +4,8 @@
 //! The candidates are the shortest paths with room for the whole demand; the candidate with the
 //! most room left is taken. A demand without a candidate may find room if other demands move. In
 //! two tiers, the other demands move along a chain of two colours, as in edge colouring of a
-//! bipartite graph (König). So equal demands are placed whenever possible. Demands that are not
-//! placed, or whose path has a failed link, take the switches' default path.
+//! bipartite graph (König). So demands of equal rate are placed whenever possible. Demands that are
+//! not placed, or whose path has a failed link, take the switches' default path.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! F3: time divided by the ideal time, by number of queue pairs. By default, racks have twice as
-//! many uplinks as NICs.
+//! F3: ratio of the completion time to the ideal time (the roofline), for several numbers of queue
+//! pairs. By default, racks have twice as many uplinks as NICs.
 
 use ccl_plot::Figure;
 

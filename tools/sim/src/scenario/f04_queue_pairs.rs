@@ -33,7 +33,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 /// paper's groups.
 const JOB_HOSTS: [u32; 4] = [2, 4, 8, 16];
 
-/// Returns the streams of all_reduce rings of jobs that fill the zone in random order.
+/// Returns the streams of jobs that fill the zone in random order. Each job makes one
+/// all_reduce over rings.
 pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let jobs = Job::fill(network, &JOB_HOSTS, Some(&mut Random::new(seed)));
@@ -52,7 +53,7 @@ pub(super) fn of_all(
     Ok(streams.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Returns the part of its roofline that each job reaches, by trial.
+/// Returns, for each trial, the roofline time of each job divided by the job's simulated time.
 fn of_roofline(
     setting: &Setting,
     network: &Network,

@@ -38,7 +38,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let mut findings = Findings::default();
     let (mut means, mut lows) = (Vec::new(), Vec::new());
     for (name, factor, uplinks, scheme) in PHASES {
-        // A zone of 200 Gbit/s.
+        // The zone's NICs have 200 Gbit/s.
         let nic_bytes_per_s = GBPS_400 / 2.0;
         let uplink_bytes_per_s = nic_bytes_per_s * factor;
         let racks = setting.count("racks");
@@ -66,7 +66,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Returns the part of its roofline that each job reaches.
+/// Returns, for each job, the part of the job's roofline that the job reaches.
 fn parts_of_roofline(network: &Network, scheme: Scheme, seed: u64) -> Result<Vec<f64>, SimError> {
     let streams = scattered(network, seed)?;
     let outcome = run_streams(network, scheme, &streams, RunParams::at_once(1), seed)?;

@@ -60,7 +60,7 @@ pub(super) fn all_to_all(zone: &Zone, bytes: f64) -> Vec<Stream> {
     pairs.map(stream).filter(|stream| stream.from.host != stream.to.host).collect()
 }
 
-/// Means of a transport: time over roofline, and seconds of pauses summed over the links.
+/// Averages for one transport: time over roofline, and seconds of pauses summed over the links.
 struct Case {
     name: &'static str,
     time: f64,
@@ -69,7 +69,7 @@ struct Case {
     alpha: f64,
 }
 
-/// Returns the means over the later half of consecutive calls over the same queue pairs.
+/// Returns the averages over the later half of consecutive calls, which use the same queue pairs.
 fn of_calls(
     setting: &Setting,
     network: &Network,

@@ -116,7 +116,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     } else {
         Fold::none(network.ranks())
     };
-    // If a fold simulates only some of the ranks, the streams of all ranks are not listed.
+    // No streams are listed if only some of the ranks are simulated (see `Fold`).
     let streams = match fold.is_none() {
         true => Job::first(network.plan().hosts).streams(&network, &call, 1, 0)?,
         false => Vec::new(),

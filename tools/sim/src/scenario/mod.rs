@@ -357,8 +357,8 @@ fn router(
 }
 
 /// Returns one demand per pair of ports, because a controller's rules do not tell connections
-/// apart. At the rate of a demand, the bytes of its streams take as long as all bytes of the
-/// busiest NIC take at line rate.
+/// apart. The rate of a demand is the number of bytes of its streams, divided by the time that the
+/// busiest direction of a NIC needs for all its bytes at line rate.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());

@@ -27,7 +27,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 const ALGORITHMS: [&str; 2] = ["ring", "hierarchical"];
 
-/// Refuses runs that need too much work, by an estimate of all runs together.
+/// Refuses the runs if all of them together need too much work, by an estimate.
 fn check_work(network: &Network, bytes: u64) -> Result<(), SimError> {
     let (mut steps, each) = (0.0, 3.0);
     for algorithm in ALGORITHMS {

@@ -30,8 +30,9 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest time that a link that ends waits for the puts of a failed rail to be repeated. Each lane
-/// below limits its own wait for its peers. A rail's failure after that wait is not noticed.
+/// Longest time for which an ending link waits until other rails take the puts of a failed rail.
+/// Each lane below limits its own wait for its peers. A rail's failure after all these waits is not
+/// noticed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -64,7 +65,7 @@ pub(crate) struct RailsLane {
     below: Vec<Event>,
     /// Rails that peers have closed, by link.
     rail_failures: Vec<(usize, RailFailure)>,
-    /// Links to be lost, with the reasons.
+    /// Links that `end_links` gives up and reports as lost, with the reasons.
     ends: Vec<(usize, String)>,
     /// True if a put may be waiting for a rail.
     waits: bool,

@@ -15,7 +15,8 @@ use crate::rendezvous::{Hello, lock};
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
 impl RailsLane {
-    /// Reconnects rails that are down, and forgets unused memory.
+    /// Reconnects rails that are down, and repeats proofs that devices did not take. Forgets peer
+    /// memory that the lane's user has forgotten, once no unfinished put writes to it.
     pub(super) fn check(&mut self, now: Instant) {
         self.checked = now;
         for number in 0..self.links.len() {
@@ -46,9 +47,9 @@ impl RailsLane {
         owing.into_iter().for_each(|at| self.prove(number, at, now));
     }
 
-    /// Tests with an empty put, the proof, whether a reconnected rail works. The rail carries no
-    /// other put until the proof is acknowledged. Notes do not test the rail: they go over a
-    /// connection beside it, which may work although the rail does not.
+    /// Tests whether a reconnected rail works: an empty put is the proof. The rail carries no other
+    /// put until the proof is acknowledged. Notes do not test the rail: they go over a connection
+    /// beside it, which may work although the rail does not.
     pub(super) fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -86,7 +87,7 @@ impl RailsLane {
         let count = rails.len() as u8;
         for (at, rail) in rails.iter_mut().enumerate() {
             let Stage::Down { again } = rail.stage else { continue };
-            // The peer sends the address later.
+            // The peer sends a missing address later.
             let Some(address) = dial.to(at) else { continue };
             let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
             // A rail that never was up first waits for the same pause as a failed rail.
@@ -128,7 +129,7 @@ impl RailsLane {
         let Some(Some(link)) = self.links.get(number) else { return };
         let Some(device_listeners) = &link.device_listeners else { return };
         let mut device_listeners = lock(device_listeners);
-        // The listener reports an error when it is polled.
+        // `RailsListener::poll` also pumps, and returns the error.
         let _ = device_listeners.pump(now);
         let returned = device_listeners.take_returned(&link.id);
         drop(device_listeners);

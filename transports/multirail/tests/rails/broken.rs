@@ -220,8 +220,8 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     assert!(up(Duration::from_secs(10)), "it never comes back");
 }
 
-/// Checks that all rails wait for their farewells at the same time: one after the other, they would
-/// multiply the delay of an error by the number of rails.
+/// Checks that all rails wait for their farewells at the same time. A failed call returns its error
+/// only after the farewells, so rails that wait one after the other would delay it once per rail.
 #[test]
 fn farewells_of_rails_are_said_together() {
     for by_drop in [false, true] {

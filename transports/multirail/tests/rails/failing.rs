@@ -14,7 +14,7 @@ use ccl_transport_sim::{Conditions, Cut, Random, World};
 use crate::sides::TwoSides;
 
 const SECRET: Secret = Secret([9; 32]);
-/// Number of bytes that each put has room for.
+/// Room that each put has in the memory of its sender and of its receiver, in bytes.
 const STRIDE: usize = 512;
 /// Size of a word behind the memory of all puts, in bytes. The word is written repeatedly, by puts
 /// that carry no immediate.
@@ -216,7 +216,7 @@ pub(crate) fn conditions() -> Conditions {
     }
 }
 
-/// Cuts the two devices of each of these rails off from each other for the time `lasts`.
+/// Cuts each of these rails for the duration `lasts`: its two devices do not reach each other.
 fn cut(world: &World, rails: &[u32], lasts: Duration) {
     let (ranks, from) = (rails.iter().map(|rail| 2 * rail).collect(), world.now());
     let cut = Some(Cut { ranks, from, until: from + lasts });
@@ -291,7 +291,8 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     let sides = TwoSides::new([2, 2], conditions(), 3);
     let (world, mut random) = (&sides.world, Random::new(3));
     let mut ends = ends(&sides, 3000, 0);
-    // The rail connects again after two seconds: in the simulator, a cut does not prevent that.
+    // The rail connects again after two seconds, because a cut of the simulator stops puts but does
+    // not prevent connecting. The rail is up only after a test put has passed.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;
@@ -355,8 +356,8 @@ fn rails_that_the_address_does_not_name_come_later() {
     }
 }
 
-/// Immediates that are reused with enough others in between are told apart. A rail fails near the
-/// end of each phase.
+/// Checks that puts with equal immediates are told apart if enough other immediates come between
+/// them. A rail fails near the end of each phase.
 #[test]
 fn names_may_be_used_again_in_turns() {
     const PHASES: usize = 3;

@@ -52,8 +52,8 @@ impl Domain {
     pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
         let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);
-        // The class needs a second endpoint, but peers cannot write memory that is bound to one
-        // endpoint through another.
+        // The class needs a second endpoint. With `FI_MR_ENDPOINT`, memory is bound to one
+        // endpoint, and peers cannot write it through the other.
         let low_latency = info.take_low_latency().filter(|info| !info.registers(FI_MR_ENDPOINT));
         let functions = info.functions;
         let mut fabric = ptr::null_mut();
@@ -165,7 +165,7 @@ impl Memory {
         let range = iovec { iov_base: region.start().cast(), iov_len: region.bytes() };
         let attributes = domain.attributes(&raw const range, access);
         let mut raw = ptr::null_mut();
-        // SAFETY: the region holds its memory for as long as the registration.
+        // SAFETY: `Memory` holds the region, and so the bytes, until the registration is closed.
         let returned = unsafe { fi_mr_regattr(domain.raw, &raw const attributes, 0, &raw mut raw) };
         check(domain.info.functions, "fi_mr_regattr", returned)?;
         Ok(Memory { region, raw, domain: Arc::clone(domain) })

@@ -89,8 +89,8 @@ pub(crate) enum Failed {
     Queue,
     /// Request, by its context.
     Request(*mut fi_context2),
-    /// Packet of the provider's own, such as its first one to a peer that has ended. The request
-    /// behind it fails or ends by itself.
+    /// Packet of the provider's own, such as the provider's first packet to a peer that has ended.
+    /// The request behind the packet fails or ends by itself.
     Packet,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Endpoint {
     raw: *mut fid_ep,
     queue: *mut fid_cq,
     vector: *mut fid_av,
-    /// Queue of errors of the endpoint's own packets, where the provider needs one.
+    /// Queue of errors of the provider's own packets, where the provider needs one.
     events: *mut fid_eq,
     /// Descriptor for waiting on the queue, if the provider has one.
     bell: Option<Arc<OwnedFd>>,
@@ -163,8 +163,8 @@ impl Endpoint {
         domain.low_latency.as_ref().map(|info| Endpoint::open_by(domain, info)).transpose()
     }
 
-    /// Opens a queue for errors of the endpoint's own packets, such as the first one to a peer that
-    /// has ended. Without a queue, EFA's provider ends the process at such an error.
+    /// Opens a queue for errors of the provider's own packets, such as its first packet to a peer
+    /// that has ended. Without a queue, EFA's provider ends the process at such an error.
     fn open_events(&mut self) -> Result<(), OfiError> {
         let Domain { fabric, info, .. } = &*self.domain;
         if info.provider() != EFA {
@@ -182,7 +182,7 @@ impl Endpoint {
         check(info.functions, "fi_eq_open", returned)
     }
 
-    /// Takes the errors of the endpoint's own packets.
+    /// Takes the errors of the provider's own packets.
     pub(crate) fn failures(&self) -> Vec<String> {
         let mut all = Vec::new();
         while !self.events.is_null() {
@@ -205,7 +205,7 @@ impl Endpoint {
         all
     }
 
-    /// Returns a copy of the descriptor of the queue, which was opened with one.
+    /// Returns a duplicate of the queue's descriptor; the queue was opened with `FI_WAIT_FD`.
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         let mut descriptor = -1;
         // SAFETY: the queue is open, and was opened with a descriptor.
@@ -288,8 +288,8 @@ impl Endpoint {
         check(self.domain.info.functions, call, returned)
     }
 
-    /// Returns whether the device itself does writes with data, as newer EFA adapters do since
-    /// libfabric 1.18.
+    /// Returns whether the device itself does writes that carry remote CQ data, as newer EFA
+    /// adapters do since libfabric 1.18. Otherwise, messages stand in for writes.
     pub(crate) fn writes(&self) -> bool {
         let mut emulates = true;
         // SAFETY: the endpoint is open, and EFA's option is a `bool`.
@@ -490,8 +490,8 @@ impl Endpoint {
         Ok(one.iter().next())
     }
 
-    /// Takes completions, as many as there are and `into` has room for. A failure is returned
-    /// alone, as an error.
+    /// Takes completions, as many as there are and `into` has room for. On a failure, returns an
+    /// error and takes no completion.
     pub(crate) fn take(
         &self,
         what: &'static str,

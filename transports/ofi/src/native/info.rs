@@ -286,11 +286,11 @@ impl Info {
             .then(|| format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
     }
 
-    /// Returns whether the provider suits puts as writes. EFA does: its device checks the key of
-    /// each packet, and the peer's completion has the length. With other providers, the completion
-    /// may lack the length. Also, memory may be deregistered while a write to it is under way: with
-    /// software providers the rest of the write still arrives there, and with verbs it may arrive,
-    /// since its provider caches registrations.
+    /// Returns whether the provider's writes suit puts. EFA's writes do: its device checks the key
+    /// of each packet, and the peer's completion has the length. With other providers, the
+    /// completion may lack the length. Also, memory may be deregistered while a write to it is
+    /// under way: with software providers the rest of the write still arrives in that memory. With
+    /// `verbs` the rest may arrive, since that provider caches registrations.
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
     }

@@ -58,7 +58,7 @@ fn reason(functions: &Functions, code: c_int) -> String {
     if text.is_null() {
         return "an error without a name".to_owned();
     }
-    // SAFETY: the text is the library's own, and stays.
+    // SAFETY: the text belongs to the library, and stays valid.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

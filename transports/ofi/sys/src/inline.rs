@@ -217,7 +217,8 @@ pub unsafe fn fi_cq_strerror(
     })
 }
 
-/// Stores the descriptor for waiting on a completion queue in `descriptor` (`FI_GETWAIT`).
+/// Stores in `descriptor` the file descriptor that a wait for a completion queue uses
+/// (`FI_GETWAIT`).
 ///
 /// # Safety
 ///
@@ -292,7 +293,7 @@ pub unsafe fn fi_senddata(
     call!((*endpoint).msg, senddata(endpoint, memory, bytes, descriptor, data, to, context))
 }
 
-/// Writes to a peer's memory, with data for its completion.
+/// Writes to a peer's memory, with data for the peer's completion.
 ///
 /// # Safety
 ///

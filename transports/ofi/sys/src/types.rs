@@ -596,8 +596,8 @@ pub struct fid_ep {
     pub rma: *mut fi_ops_rma,
 }
 
-/// Memory of a request for the provider's use, if the provider sets the mode bit
-/// [`FI_CONTEXT2`](crate::FI_CONTEXT2) or [`FI_CONTEXT`](crate::FI_CONTEXT).
+/// Context of a request: memory that the provider uses until the request completes, if the provider
+/// sets the mode bit [`FI_CONTEXT2`](crate::FI_CONTEXT2) or [`FI_CONTEXT`](crate::FI_CONTEXT).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_context2 {

@@ -72,7 +72,8 @@ fn a_put_that_fails_loses_the_link() {
     }
 }
 
-/// Requests that are not taken for seconds are repeated, and nothing is lost or doubled.
+/// Requests are repeated while the provider takes none, even for seconds. Nothing is lost or
+/// doubled.
 #[test]
 fn requests_that_are_not_taken_wait() {
     for limits in kinds("soft-busy") {

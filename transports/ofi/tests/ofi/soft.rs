@@ -87,7 +87,7 @@ fn messages_pass_the_suite() {
     passes(Limits::sockets, &Options::default());
 }
 
-/// Puts are messages over a provider that cannot write at all.
+/// Puts travel as messages if the provider cannot write at all.
 #[test]
 fn messages_of_a_provider_without_writes_pass_the_suite() {
     passes(

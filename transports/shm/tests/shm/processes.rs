@@ -216,7 +216,7 @@ fn fork_and_drop(lane: &mut Option<Box<dyn Lane>>) {
 /// Plays the parent's part of [`peer`], up to the child's first put.
 fn meet(peer: &mut Peer) -> (Box<dyn Lane>, EndpointId, String) {
     let device = open();
-    // The address, here in hexadecimal, begins with a kind of 4 bytes and a name of 16 bytes.
+    // The address, here in hexadecimal, begins with 4 bytes for its kind and 16 bytes for the name.
     let listens_at = peer.heard()[8..40].to_owned();
     let connected = accept(&*device, peer);
     assert_eq!(connected.hello, b"child");

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::gate::{AuthenticatedConnection, BUSY_MAX, Gate};
 use crate::shake::Setup;
 
-/// Limit on connections made anew that their links have not taken yet.
+/// Largest number of replacement connections that wait for their links to take them.
 const RESUMED_MAX: usize = 1024;
 /// Shortest interval between two polls of the gate by links, for all links together.
 const PUMP_EVERY: Duration = Duration::from_millis(1);
@@ -131,8 +131,8 @@ pub struct LinkListener {
 }
 
 impl LinkListener {
-    /// Listens on the interfaces that the filter takes. Peers try the address `preferred` first, if
-    /// the listener offers it.
+    /// Listens on the interfaces that the filter `interfaces` takes. Peers try the address
+    /// `preferred` first, if the listener offers it.
     ///
     /// # Errors
     ///

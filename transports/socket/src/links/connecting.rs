@@ -1,4 +1,4 @@
-//! A link in the making, on the connecting side: one connection after the other.
+//! A link in the making, on the connecting side, which opens one connection after the other.
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Connecting, HELLO_BYTES_MAX, TransportError};
@@ -24,7 +24,8 @@ pub struct LinkConnecting {
 }
 
 impl LinkConnecting {
-    /// Begins a link of `count` connections. `text` is for the user of the other side.
+    /// Begins a link of `count` connections. `text` is the hello that the other side's listener
+    /// returns to its caller.
     ///
     /// # Errors
     ///

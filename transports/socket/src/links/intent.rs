@@ -15,7 +15,7 @@ pub struct Intent {
     pub number: u16,
     /// Number of connections in the link.
     pub count: u16,
-    /// Text of the user.
+    /// Hello that `Device::connect` got; empty if the connection replaces a broken one.
     pub text: Vec<u8>,
 }
 

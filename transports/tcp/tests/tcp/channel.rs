@@ -101,8 +101,8 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
     assert_eq!(thread.join().unwrap(), 64, "bytes that were read in between");
 }
 
-/// Relays the first proofs, then runs a TLS session with each side. Returns the number of decrypted
-/// bytes.
+/// Relays the handshake that precedes TLS. Then runs a TLS session of its own with each side, and
+/// relays the proofs that the sides send inside TLS. Returns the number of decrypted bytes.
 fn intercept(mut near: TcpStream, far: SocketAddr) -> usize {
     let mut far = TcpStream::connect_timeout(&far, Duration::from_secs(5)).unwrap();
     for stream in [&near, &far] {

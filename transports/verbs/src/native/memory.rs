@@ -14,11 +14,11 @@ use super::last;
 /// Registered memory: peers may write there, if they have its key.
 pub(crate) struct Memory {
     domain: Arc<Domain>,
-    /// The library's registration; none once it has ended.
+    /// Registration in libibverbs; none once it has ended.
     memory: Mutex<Option<Handle>>,
     local_key: u32,
     remote_key: u32,
-    /// Memory, kept alive for the device until the registration has ended, and for the library,
+    /// Memory, kept alive for the device until the registration has ended, and for libibverbs,
     /// which reads inline bytes from it.
     region: Region,
 }

@@ -31,7 +31,7 @@ fn last(call: &'static str, advice: &'static str) -> TransportError {
 
 /// Clears `errno`: some drivers fail without setting it, which would leave another call's error.
 fn forget_errors() {
-    // SAFETY: the call takes nothing.
+    // SAFETY: the function takes no arguments.
     let own = unsafe { libc::__errno_location() };
     // SAFETY: each thread has its own error number.
     unsafe { own.write(0) };

@@ -290,7 +290,7 @@ impl Pair {
         check("ibv_post_send", result, "this is a fault of the library")
     }
 
-    /// Posts receive requests, which take only immediates. Their completions return `name`.
+    /// Posts receive requests, which take only immediates. Their completions have the id `name`.
     pub(crate) fn receive(&mut self, count: usize, name: u64) -> Result<(), TransportError> {
         if count == 0 {
             return Ok(());

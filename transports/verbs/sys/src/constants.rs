@@ -145,7 +145,8 @@ pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 /// Link layer of Ethernet (RoCE).
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
-/// Flag of [`ibv_port_attr::flags`](crate::ibv_port_attr::flags): paths must be routed.
+/// Flag of [`ibv_port_attr::flags`](crate::ibv_port_attr::flags): every path needs a global route
+/// header (GRH).
 pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
 
 /// Type of an InfiniBand address.

@@ -276,8 +276,8 @@ pub struct ibv_qp_init_attr {
 pub struct ibv_global_route {
     /// Address of the peer.
     pub dgid: ibv_gid,
-    /// Label that tells flows apart. The UDP source port follows from the label where the device
-    /// does not choose the port.
+    /// Label that tells flows apart. If the device does not choose the UDP source port itself, the
+    /// port follows from the label.
     pub flow_label: u32,
     /// Row of this port's table of addresses.
     pub sgid_index: u8,
@@ -410,7 +410,7 @@ pub struct ibv_recv_wr {
     pub wr_id: u64,
     /// Next request of the list, or null.
     pub next: *mut ibv_recv_wr,
-    /// Memory that the request writes; none for writes with immediate.
+    /// Memory for the message; null if the request only takes writes with immediate.
     pub sg_list: *mut ibv_sge,
     /// Number of entries of `sg_list`.
     pub num_sge: c_int,
@@ -484,7 +484,7 @@ impl std::fmt::Debug for ibv_async_event_element {
     }
 }
 
-// The tests in `layout.rs` check the rest against the header, where one is installed.
+// If the header is installed, the tests in `layout.rs` check the rest against it.
 const _: () = {
     assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
     assert!(size_of::<ibv_device_attr>() == 232);

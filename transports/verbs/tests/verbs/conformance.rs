@@ -35,7 +35,7 @@ impl Verbs {
     /// Opens devices of this machine.
     fn real(options: &Options, names: &str) -> Verbs {
         let transport = VerbsTransport::new(options.clone());
-        // Further names belong to another link.
+        // Names after the second are devices on another network, which this suite does not use.
         let mut each = names.split(',');
         let one = each.next().unwrap_or_default();
         let devices = [one, each.next().unwrap_or(one)]

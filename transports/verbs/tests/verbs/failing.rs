@@ -1,4 +1,4 @@
-//! Failures of writes, queue pairs, links of ports and whole devices, and their reports.
+//! Failures of writes, of queue pairs, of a port's link and of whole devices, and their reports.
 
 use std::time::Duration;
 

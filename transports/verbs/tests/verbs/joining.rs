@@ -79,7 +79,8 @@ fn a_reset_that_one_side_sees_harms_no_queue_pair() {
     notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
 }
 
-/// The other rank computes and does not poll, for longer than a host may be unreachable.
+/// The other rank computes and does not poll. It does so for longer than
+/// [`Options::link_within`], the limit for peers that cannot be reached.
 #[test]
 fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
     let silent_within = Duration::from_secs(600);
@@ -87,8 +88,9 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let options = Options { silent_within, ..Options::default() };
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
-        // A put each way shows that both sides know of the connected queue pairs: data may overtake
-        // the side connection's message that says so.
+        // A side writes only after it has read, on the side connection, that the peer's queue pairs
+        // are connected. Data may overtake this message, so a put that arrives shows only that its
+        // sender has read the receiver's message. So each side sends a put.
         let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
         for (end, put) in ends.iter_mut().zip(puts) {
             end.lane.post(ccl_clock::now(), &[put]).unwrap();
@@ -153,7 +155,7 @@ fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     }
 }
 
-/// A table of addresses is filled again row by row when a link comes back.
+/// The GID table of a port is filled again row by row when the port comes back up.
 #[test]
 fn an_address_that_leads_further_is_taken_once_it_is_there() {
     let [local, routed] = ["fe80::7", "::ffff:10.79.1.7"].map(|ip| {

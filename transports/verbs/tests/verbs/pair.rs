@@ -94,10 +94,10 @@ pub(crate) fn joined_after(
     joined_by(options, traffic_class, [vec![], vec![]], change, |address| address)
 }
 
-/// Rows of a table of addresses.
+/// Entries of a device's GID table, each with its type; `None` is a gap.
 pub(crate) type Gids = Vec<Option<([u8; 16], u32)>>;
 
-/// Does what `joined_after` does, over devices that have the addresses `gids` when they are opened.
+/// Does what `joined_after` does, over devices whose GID tables are `gids` when they are opened.
 pub(crate) fn joined_at(gids: [Gids; 2], change: impl FnOnce(&[SoftDevice; 2])) -> [End; 2] {
     joined_by(&Options::default(), None, gids, change, |address| address)
 }

@@ -1,4 +1,4 @@
-//! Tests of the spread of puts over queue pairs, by the devices' traffic counters.
+//! Tests of the striping of puts over queue pairs. The devices' traffic counters show the striping.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ fn await_all(ends: &mut [End; 2], count: usize) {
     ends.iter_mut().for_each(|end| end.events.clear());
 }
 
-/// Returns the numbers of writes and of bytes for each queue pair of the first side that has this
-/// traffic class and has carried anything.
+/// Returns the numbers of writes and of bytes that each of the first side's queue pairs of this
+/// traffic class has carried. Leaves out queue pairs that have carried nothing.
 fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
     let carried = |traffic: &&Traffic| traffic.traffic_class == class && traffic.writes > 0;
     let traffic = ends[0].soft.traffic();

@@ -1,5 +1,5 @@
-//! ferroccl over libfabric side by side with a bare loop of `fi_writedata` over the same provider
-//! and version: one-way latency, and a stream in one direction; and all_reduce beside MPI.
+//! Comparison of ferroccl over libfabric with a bare loop of `fi_writedata` on the same provider
+//! and version (one-way latency, and a stream in one direction), and of its all_reduce with MPI's.
 
 mod beside;
 

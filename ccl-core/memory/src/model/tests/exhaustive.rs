@@ -24,7 +24,7 @@ fn needs(name: &'static str, model: fn()) -> bool {
     std::thread::spawn(run).join().is_err()
 }
 
-/// Sends numbers through slots, with payloads in the header's line and outside of it.
+/// Sends numbers through slots, with payloads inside and outside the header's cache line.
 fn messages_pass(slots: u32, messages: u64) {
     let shape = Shape { slots, slot_bytes: 64 };
     let region = Region::private(shape.link_bytes());
@@ -125,7 +125,8 @@ fn records_need_each_ordering() {
     }
 }
 
-/// Two ranks each publish a record and then read the other's. If `fenced`, at least one finds it.
+/// Two ranks each publish a record and then read the other's. If `fenced`, at least one rank finds
+/// the other's record.
 fn one_of_two_sees_the_other(fenced: bool) {
     loom::model(move || {
         let regions = [(); 2].map(|()| Region::private(record::bytes(1)));

@@ -58,7 +58,7 @@ enum Fault {
     Early,
     /// Gives a slot back before reading it.
     Late,
-    /// Sleeps without a check for messages and credits after it has announced the sleep.
+    /// Announces its sleep, and then sleeps without another check for messages and credits.
     Blind,
 }
 
