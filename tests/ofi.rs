@@ -141,7 +141,7 @@ fn a_hundred_seeds_run_over_software_providers() {
     }
 }
 
-/// Checks all points of NCCL's contract in the deep tier, else only [`SHORT`]. Over `ofi_rxm`,
+/// Checks all points of `ferroccl netcheck` in the deep tier, else only [`SHORT`]. Over `ofi_rxm`,
 /// always checks only [`SHORT`]: each endpoint takes much memory, and malloc keeps so much of it
 /// after a free that this looks like a leak.
 #[test]

@@ -27,7 +27,8 @@ pub struct Setup {
     pub done_when_written: bool,
     /// True if each lane has one connection.
     pub one_connection: bool,
-    /// The longest time that a port may be down before its connections count as lost.
+    /// The longest time that a port may be down, or that a peer may be unreachable after a break,
+    /// before the connections count as lost.
     pub link_within: Duration,
     /// The longest time, after a break, for which a peer that can be reached may stay silent before
     /// its connections count as lost. A rank that computes does not poll, so it does not answer. If

@@ -96,7 +96,7 @@ impl Value for Option<bool> {
 pub enum NetworkCheck {
     /// No checks.
     Off,
-    /// Ranks check what the defaults assume about the network, and send no messages for it.
+    /// Ranks check what the defaults assume about the network; this check sends no messages.
     Assumed,
     /// Ranks also measure the network by sending messages.
     Measure,

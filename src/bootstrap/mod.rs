@@ -201,8 +201,8 @@ pub enum BootstrapError {
         failure: JoinFailure,
         /// Connections that came to nothing meanwhile.
         strays: Strays,
-        /// First endpoint of the id, where the others look for rank 0. Set only if no rank joined
-        /// and no endpoint of the id is on this host.
+        /// First endpoint of the id, where the others look for rank 0. Set only if no other
+        /// rank joined and no endpoint of the id is on this host.
         foreign: Option<Box<Endpoint>>,
     },
     /// A rank ended after all had joined, while they connected with each other.

@@ -82,7 +82,8 @@ pub struct Explanation {
     pub network_bytes: usize,
     /// The formula behind `network_bytes`.
     pub network_formula: String,
-    /// Notes on the defaults that were changed to suit the network when the ranks joined.
+    /// Notes from joining: on defaults that were changed to suit the network, on slots that the
+    /// budget made shorter or fewer, and on an oversubscribed network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// True if the bits of the result depend on nothing but the data.

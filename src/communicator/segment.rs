@@ -21,7 +21,8 @@ const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 const SLOT_BYTES_MIN: usize = 4 << 10;
 /// Least number of slots in a link's equal share of the budget, if links between hosts share
 /// credits: the link reserves two slots, and two go to the pool of shared credits. With a small
-/// budget, slots are shortened until this many fit.
+/// budget, slots are shortened until this many fit, but not below [`SLOT_BYTES_MIN`]: a share that
+/// is even smaller has fewer slots.
 const SLOTS_SHARED: u32 = 4;
 /// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
 /// bounds the memory that slots take.
@@ -54,8 +55,8 @@ impl Segment {
     /// Returns the layout on the host of `rank`. Slots have the configured size and number, or what
     /// the budget allows. The default budget suffices for 32,000 peers. If no two ranks share a
     /// host, slots are twice as large as configured: larger slots save system calls, which cost
-    /// more than polls of slots in shared memory. Larger slots cost zero-copy payload no cache
-    /// hits: it does not stay in a cache even with slots of the configured size. Between hosts, a
+    /// more than polls of slots in shared memory. The larger size loses no cache hits: zero-copy
+    /// payload does not stay in a cache even with slots of the configured size. Between hosts, a
     /// small budget first makes slots fewer and then shorter, because idle links leave their
     /// credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {

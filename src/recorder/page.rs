@@ -55,8 +55,8 @@ pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// Slack beyond a heartbeat: if the data path does not look for progress for longer than both
-/// together, the operation counts as undriven.
+/// Slack beyond a heartbeat: if the data path neither looks for progress nor moves for as long as
+/// both together, the operation counts as undriven.
 const SLACK_MS: u64 = 200;
 
 /// An operation of the ring.

@@ -1,6 +1,6 @@
-//! Cells over RDMA. The two hosts are this machine under two names (`FERROCCL_HOSTID`), and each
-//! has a device at its end of a link that packets cross. The control plane uses loopback, as if
-//! RDMA had a network of its own.
+//! Cells over RDMA. The hosts are this machine under several names (`FERROCCL_HOSTID`): two, or one
+//! for each rank with `Fault::ShortCut`. Each half of the ranks has devices at its ends of the
+//! networks. The control plane uses loopback, as if RDMA had a network of its own.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-/// Faults of processes, loss of packets, and cuts of one of the two RDMA networks; the other faults
-/// concern TCP connections.
+/// Faults of processes, loss of packets, and cuts of one of the two RDMA networks. Delay and
+/// reordering are not tested over RDMA; the other faults concern TCP connections.
 pub(super) const FAULTS: [Fault; 6] =
     [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;

@@ -26,7 +26,7 @@ use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reducti
 pub(crate) const VERBS: &str = ccl_transport_verbs::KIND.name;
 /// Variable that lists this machine's devices for tests, each with its port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
-/// Lock of the first network for tests that watch or disturb it.
+/// Lock of all listed devices: tests watch and disturb their networks.
 static LINK: Mutex<()> = Mutex::new(());
 
 /// Returns the devices of one network, locked for the caller; `None` on a machine without them.
@@ -197,10 +197,10 @@ fn large_messages_are_copied_at_neither_end() {
     assert!(placed > 0, "no message was placed directly");
 }
 
-/// Registered buffers need no registration in a call. They thus use zero copy even if they are
-/// shorter than the device's `register_bytes_min`.
+/// The registration of a registered buffer outlives the call. Zero copy thus pays even for a buffer
+/// that is shorter than the device's `register_bytes_min`.
 #[test]
-fn registered_buffers_lend_shorter_messages() {
+fn registered_buffers_use_zero_copy_for_shorter_messages() {
     let Some((devices, _turn)) = devices() else {
         return;
     };
@@ -239,7 +239,7 @@ fn registered_buffers_lend_shorter_messages() {
 }
 
 /// Over RoCE, flows are assumed to be hashed onto paths, unless the configuration says otherwise. A
-/// measurement between only two ranks shows no contention, and so does not change the defaults.
+/// measurement between only two ranks shows no contention, so the number of queue pairs stays.
 #[test]
 fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     let Some((devices, _turn)) = devices() else { return };

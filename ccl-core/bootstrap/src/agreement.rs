@@ -18,8 +18,8 @@ use ccl_core::types::Rank;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Action for the control plane: a message to send or a fact to learn. The control plane carries
-/// out actions in the order in which the agreement queued them.
+/// Action for the control plane: a message to send or a fact to learn. The agreement and the
+/// inquiry each queue actions; the control plane carries out each queue in order.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Message to all neighbours, except the one on this connection (if any).

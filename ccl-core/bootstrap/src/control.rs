@@ -121,8 +121,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Returns the state right after joining: no neighbour is connected yet. `secret` is the key of
-    /// this communicator; the data path sets `completed`.
+    /// Returns the state right after joining: no neighbour is connected yet. `secret` is the secret
+    /// of this session's control connections; the data path sets `completed`.
     #[must_use]
     pub fn new(
         rank: Rank,

@@ -126,8 +126,8 @@ impl Gate {
         evicted
     }
 
-    /// Takes bytes up to the end of one message, and judges the message. Returns `None` when
-    /// `bytes` ends before the message does.
+    /// Takes bytes up to the end of one message, and judges the message. Returns `None` if `bytes`
+    /// ends before the message does, or if the connection is not at the gate (any more).
     pub(super) fn received(
         &mut self,
         connection: ConnectionId,

@@ -67,8 +67,8 @@ orderings! {
     /// Doorbell: the published data comes before the ring.
     ring = Release;
     /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. If the
-    /// sleeper read the counter of rings after a ring, this look sees all data that was published
-    /// before the ring.
+    /// value that the sleeper read from the counter of rings includes a ring, this look sees all
+    /// data that was published before that ring.
     announce = SeqCst;
     /// Record (see `record.rs`): the record's number is cleared before any word changes.
     hide = Release;

@@ -171,8 +171,8 @@ struct World<'m> {
 struct RankPorts<'w, 'm> {
     world: &'w mut World<'m>,
     rank: Rank,
-    /// True if the rank has folded. The rank then begins nothing more until all events before the
-    /// end of the fold have been handled.
+    /// True if the rank has folded. No link is then ready until all events before the end of the
+    /// rank's present work have been handled, so the rank begins no more folds that use links.
     has_folded: bool,
 }
 

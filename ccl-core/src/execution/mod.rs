@@ -59,8 +59,8 @@ pub struct Task<'a> {
 pub struct Message {
     /// Bytes of payload.
     pub bytes: usize,
-    /// Bytes of all chunks of the op together. Both ends compare this length, too: ops of different
-    /// lengths can have chunks of the same length.
+    /// Bytes of all chunks of the op together. The receiver compares this length, too: ops of
+    /// different lengths can have chunks of the same length.
     pub whole_bytes: usize,
 }
 

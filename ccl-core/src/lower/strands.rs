@@ -211,7 +211,7 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
 }
 
 /// Returns, for each unit, the units of other strands that it waits for: earlier units of the same
-/// chunk that conflict with it in any memory, and later units of the chunk before that conflict
+/// chunk that conflict with it in any memory, and later units of the previous chunk that conflict
 /// with it in scratch.
 fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize, u32)>> {
     let mut awaits: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();

@@ -62,7 +62,7 @@ pub enum LineError {
     /// A variant that does not exist.
     #[error(transparent)]
     Variant(#[from] VariantError),
-    /// A word of a `model` line that names no parameter, or gives it no valid number.
+    /// A word of a `model` line that is not the name of a parameter with a valid number.
     #[error(transparent)]
     Figure(#[from] FigureError),
 }

@@ -443,7 +443,7 @@ mod tests {
         let (name, reason) = taken(small);
         assert!(name == "ring" && reason.contains("do not fit a slot"), "{name}: {reason}");
         assert_eq!(taken(Situation { slot_bytes: 64 << 10, ..small }).0, "bruck");
-        // As the rules cannot, a tuning table cannot choose messages that do not fit.
+        // Like the rules, a tuning table cannot choose an algorithm whose messages do not fit.
         let line = "all_gather ranks=2048 hosts=2048 bytes=16384: bruck=1 ring=2";
         let tuned = Situation { tuning: &line.parse().unwrap(), ..small };
         assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));

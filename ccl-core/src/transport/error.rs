@@ -283,7 +283,8 @@ impl TransportError {
             | TransportError::NoDevice { .. }
             | TransportError::Config(_)
             | TransportError::Setting { .. } => true,
-            // An empty filter matches any interface, so the host has none: not the caller's fault.
+            // An empty filter takes every usable interface, so the host has none that is usable:
+            // not the caller's fault.
             TransportError::NoInterface { filter, .. } => !filter.is_empty(),
             TransportError::Os { .. }
             | TransportError::Deadline { .. }

@@ -284,8 +284,8 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
         let setup = Setup {
             // Multi-rail needs this.
             acknowledged: true,
-            // Sends complete sooner. In exchange, a connection that breaks is not resumed; NCCL's
-            // own sockets do not resume one either.
+            // Sends complete sooner. In exchange, a connection that loses written bytes when it
+            // breaks is not resumed; NCCL's own sockets never resume a broken connection.
             done_when_written: true,
             one_connection: true,
             link_within,

@@ -138,8 +138,8 @@ pub(super) struct Engine {
     pub(super) ports: CpuPorts,
     pub(super) wait_policy: WaitPolicy,
     pub(super) own_record: Option<Region>,
-    /// Memory in which each peer on this host publishes the record of its call, by rank; none for
-    /// this rank and for ranks on other hosts.
+    /// Memory in which each peer that shares memory with this rank publishes the record of its
+    /// call, by rank; none for this rank and for ranks that share no memory with it.
     pub(super) peer_records: Vec<Option<Region>>,
     /// The connections behind the links; none for a single rank.
     pub(super) wiring: Option<Wiring>,

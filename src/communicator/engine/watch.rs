@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 /// Time without progress after which a rank that has left in good order counts as gone. Until then,
-/// its messages may still be on their way. The time is limited because a connection that broke is
-/// not made anew, and its messages never come.
+/// its messages may still be on their way. The time is limited because a broken connection with
+/// such a rank is not made anew: its messages never come.
 const LEFT_GRACE: Duration = Duration::from_secs(10);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;

@@ -41,7 +41,7 @@ impl<T> Registry<T> {
         self.write(id).remove(&id)
     }
 
-    /// Returns the objects that `accepts` takes.
+    /// Returns the objects for which `accepts` returns true.
     pub(crate) fn select(&self, accepts: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut found = Vec::new();
         for shard in &self.shards {

@@ -21,8 +21,8 @@ pub(crate) const SECRET: Secret = Secret([0x3a; 32]);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Call of a device. The answer is a `Result`, whose error is a [`Failure`]. The comment of each
-/// call gives the type of the `Result`'s value. Times are those of the host's clock, which both
-/// processes share.
+/// call but [`Call::OfLane`] gives the type of the `Result`'s value. Times are those of the host's
+/// clock, which both processes share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Maps memory of the calling process and registers it: [`MrKey`].

@@ -24,8 +24,8 @@ pub struct Stats {
     pub duplicates: u64,
     /// Puts that arrived after a put that was posted later on the same endpoint.
     pub overtakings: u64,
-    /// Puts that were dropped because their connection had ended, one of its two ranks had crashed,
-    /// or their memory was gone.
+    /// Puts that were dropped because their connection had ended, their receiver had crashed, their
+    /// sender had crashed before they departed, or their memory was gone.
     pub void: u64,
     /// Puts whose local bytes changed before the put was done, which the contract forbids: a
     /// retransmission after a lost acknowledgement would have sent other bytes.

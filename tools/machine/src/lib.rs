@@ -1,5 +1,5 @@
-//! Files of this machine, or copies of another machine's files in a directory, laid out as by the
-//! kernel. `ferroccl topo` and `ferroccl doctor` read them.
+//! Files of this machine, or a copy of another machine's files, as the kernel lays them out.
+//! `ferroccl topo` and `ferroccl doctor` read them.
 
 pub mod devices;
 mod files;

@@ -58,7 +58,8 @@ pub struct Estimate {
     pub algbw: f64,
     /// Bus bandwidth: bytes per second of the links.
     pub busbw: f64,
-    /// Name of the resource that takes most of the time, such as the network.
+    /// Name of the cost that takes most of the time: latency, processor, links within hosts, or
+    /// network.
     pub bound_by: String,
     /// Bytes that cross between hosts, of all ranks together.
     pub network_bytes: f64,

@@ -1,5 +1,5 @@
-//! NCCL's logger, as a plugin sees it: the plugin's warnings go into the report of the point, the
-//! demand of NCCL that is being tested.
+//! NCCL's logger, as a plugin sees it: the plugin's warnings go into the report of the point (one
+//! demand on a plugin) under test.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! Starts the processes that test a point (a demand of NCCL on plugins), carries messages between
-//! them, and ends them.
+//! Starts the processes that test a point (a demand on a plugin), carries messages between them,
+//! and ends them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -39,8 +39,8 @@ pub(crate) fn verify() -> Outcome {
     EVENT.get().map_or(Ok(()), |event| event.verify(0, 0, 0))
 }
 
-/// Acts as NCCL: gives each event that begins a handle (`name`), and expects that handle in later
-/// reports.
+/// Acts as NCCL: gives a handle (`name`) to each event that begins, and expects that handle in
+/// later reports.
 unsafe extern "C" fn observe(
     name: *mut *mut c_void,
     what: c_int,

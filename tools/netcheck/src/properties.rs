@@ -78,7 +78,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
 /// Returns the value that a call writes; unwritten bytes are 0xEE, not zero.
 fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclResult> {
     let mut place = MaybeUninit::<T>::uninit();
-    // SAFETY: the call writes exactly the bytes of the one `T` in `place`.
+    // SAFETY: `place` is writable, and has room for the one `T` that is filled.
     unsafe { ptr::write_bytes(place.as_mut_ptr(), 0xEE, 1) };
     match call(place.as_mut_ptr()) {
         // SAFETY: every byte was written, and `T` has only integers, floats and raw pointers.

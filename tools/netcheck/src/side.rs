@@ -1,5 +1,5 @@
-//! One of the two processes that check a point of the plugin's contract, seen from inside: its
-//! steps, its peer, its deadline.
+//! One of the processes that check a point (a demand on a plugin), seen from inside: its steps, its
+//! peer, its deadline.
 
 use std::fmt::Display;
 use std::fs::File;

@@ -7,7 +7,8 @@ mod faults {
     use std::process::{Child, Command, Output, Stdio};
     use std::time::{Duration, Instant};
 
-    // Only names the dev-dependency: the tests load the plugin that cargo builds from it.
+    // Nothing of this dev-dependency is used here: the tests load the plugin that cargo builds
+    // from it.
     use nccl_net_reference as _;
     use rustix::process::{Pid, Signal, kill_process};
     use serde_json::Value;

@@ -9,8 +9,8 @@ use clap::builder::TypedValueParser as _;
 use super::sizes::{Step, parse_size};
 use ferroccl::launch::LOCAL_RANKS_MAX;
 
-/// Largest number of iterations, and of calls in an iteration. It limits memory: each iteration may
-/// keep a sample of its time.
+/// Largest number of iterations, and of calls in an iteration. The limit on iterations also limits
+/// memory: each iteration may keep a sample of its time.
 const COUNT_MAX: i64 = 10_000_000;
 
 /// Choice of one value, or of all values (`all`).

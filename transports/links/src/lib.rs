@@ -95,7 +95,7 @@ impl Links {
         }
     }
 
-    /// Sends the link's next message; a message link sends it at its next [`MessageLinks::flush`].
+    /// Sends the link's next message; a message link sends it at the next [`MessageLinks::flush`].
     #[inline]
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         if self.mapped.publish(link, bytes, tag) {

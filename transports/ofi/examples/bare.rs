@@ -98,7 +98,7 @@ fn offer(functions: &Functions, provider: &str) -> Result<*mut fi_info, Failure>
     let modes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     // SAFETY: as above.
     unsafe { &mut *asked.domain_attr }.mr_mode = modes;
-    // SAFETY: the name ends with a NUL byte; the library frees the copy with the hints.
+    // SAFETY: the name ends with a NUL byte. The copy belongs to the hints, which are never freed.
     let name = unsafe { libc::strdup(name.as_ptr()) };
     // SAFETY: as above.
     unsafe { &mut *asked.fabric_attr }.prov_name = name;

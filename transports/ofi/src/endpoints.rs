@@ -86,8 +86,7 @@ pub(crate) struct FabricAddresses {
 }
 
 impl Endpoints {
-    /// Opens the endpoints. If puts are messages and not RDMA writes (`writes` is false), all
-    /// puts use one endpoint.
+    /// Opens the endpoints. If puts are messages (`writes` is false), all puts use one endpoint.
     pub(crate) fn open(domain: &Arc<Domain>, writes: bool) -> Result<Endpoints, OfiError> {
         let data = Endpoint::open(domain)?;
         let control = if writes { Endpoint::open_low_latency(domain) } else { Ok(None) };

@@ -95,8 +95,8 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
 }
 
 /// Returns the best available provider, or `tcp` if none is found. Without an EFA adapter, returns
-/// an error unless the configuration names this transport: libfabric is not loaded only to look
-/// for providers, because loading is slow, and some providers set signal handlers.
+/// an error unless the configuration names this transport: to load libfabric only for a search for
+/// providers would be slow, and some providers set signal handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
     if has_efa() {
         return Ok(USUAL[0].to_owned());

@@ -1,4 +1,5 @@
-//! A lane: puts become writes with remote CQ data, or messages; completions become events.
+//! A lane: puts become writes, whose remote CQ data carries the immediate, or messages; completions
+//! become events.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};

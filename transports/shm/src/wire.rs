@@ -141,7 +141,7 @@ pub(crate) struct Offer {
     pub(crate) id: u64,
     /// Length of the memory in bytes.
     pub(crate) bytes: usize,
-    /// Random bytes that tie the remote key, which does not travel over this socket, to this offer.
+    /// Random bytes that tie the remote key, which the caller passes to the peer, to this offer.
     pub(crate) nonce: [u8; 16],
 }
 

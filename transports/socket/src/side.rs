@@ -171,7 +171,7 @@ impl SideConnection {
     pub fn send(&mut self, word: &SideMessage) {
         let bytes = word.encode();
         // While the connection is broken or resumes, the message waits. After the peer has reported
-        // how many messages it has received, the others are sent in order.
+        // how many messages it has received, all messages that it lacks are sent, in order.
         if self.connection.is_some() && !self.resumes {
             self.outgoing.extend_from_slice(&bytes);
         }

@@ -1,5 +1,5 @@
-//! A side connection that is made anew when it breaks. It carries the connection parameters and
-//! notes of hardware that cannot connect by itself.
+//! A side connection that is made anew when it breaks. It carries connection parameters and notes
+//! for hardware that cannot connect by itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -116,7 +116,7 @@ pub(crate) fn set_nodelay(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
 }
 
-/// Turns on keepalive probes; the first leaves after the connection was idle for [`KEEPALIVE`]. A
+/// Turns on keepalive probes: one leaves whenever the connection was idle for [`KEEPALIVE`]. A
 /// connection that a middlebox has forgotten then breaks on both sides, even on a side that sends
 /// nothing. A short network outage breaks nothing.
 pub(crate) fn keep_alive(socket: &OwnedFd) -> Result<(), Errno> {

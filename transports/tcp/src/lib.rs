@@ -73,8 +73,8 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time after a break for which all of the peer's addresses may stay unreachable. After
-    /// this time the peer counts as gone.
+    /// Longest time after a break for which the dialling side may fail to reach the peer at the
+    /// address of the first connection. After this time the peer counts as gone.
     pub resume_within: Duration,
     /// Longest time after a break that a reachable peer may take to answer or, if it is the
     /// dialling side, to dial again. After this time the peer counts as gone.

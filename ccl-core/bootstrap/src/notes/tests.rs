@@ -33,7 +33,7 @@ fn messages(on: Rank, what: &str) -> Note {
     Note { call: 0, what: what.to_owned(), ..waits(2, on) }
 }
 
-/// Returns the verdict on the notes, one for each rank; a rank without a note does not answer.
+/// Returns the verdict on the notes, in order of rank; a rank with `None` does not answer.
 fn verdict(notes: &[Option<Note>]) -> String {
     let sight = |note: &Option<Note>| match note {
         Some(note) => Observed::Noted(note.clone()),

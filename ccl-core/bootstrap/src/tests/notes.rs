@@ -115,8 +115,8 @@ fn an_asker_that_stops_is_replaced() {
     assert_eq!(verdict_of(&net, 0..9), verdict);
 }
 
-/// Checks that all ranks get one verdict if their deadlines pass at random times within one second,
-/// on fast and slow networks, and even if a rank is stopped for a while.
+/// Checks that all ranks get one verdict if the deadlines of the waiting ranks pass at random times
+/// within one second, on fast and slow networks, and even if a rank is stopped for a while.
 #[test]
 fn under_any_history_there_is_one_verdict() {
     let seeds = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 20_000 } else { 1_000 };

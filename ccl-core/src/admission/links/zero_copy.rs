@@ -354,7 +354,7 @@ impl MessageLinks {
             self.restore(link, slot);
         }
         for buffer in self.zero_copy.buffers.drain(..).filter(|buffer| buffer.cached.is_none()) {
-            // An error means that the device does not know the key: the registration has ended.
+            // If the key is unknown, its registration has ended already.
             let _ = buffer.key.map(|key| self.device.deregister(key));
         }
         self.registrations.end();

@@ -90,8 +90,8 @@ impl Binomial {
 
 /// Returns the position of `number` in the in-order binary tree. If the lowest set bit of a number
 /// is 2^b, its left child is 2^(b-1) below. Its right child is above by the largest power of two up
-/// to 2^(b-1) that leads to a rank, if any does. So all odd numbers are leaves. The root is 0, and
-/// has one child at most.
+/// to 2^(b-1) that leads to a rank, if any does. So all odd numbers are leaves. The root is 0. Its
+/// only child, if any, is the largest power of two below the number of ranks.
 ///
 /// ```text
 ///    0

@@ -8,8 +8,8 @@
 //!   known. Some slots are reserved for messages whose buffers are known, so that messages without
 //!   a posted receive cannot fill all slots. If all buffers of a group are short, its CTS is
 //!   withheld until a message in a slot has no buffer yet, until 1 ms has passed without events, or
-//!   until 10 ms have passed in any case. The two time limits are for a message that is longer than
-//!   its buffer: it needs the CTS.
+//!   until 10 ms have passed in any case. The two time limits are for a message that fits neither
+//!   its buffer nor a slot: it waits for the CTS.
 //! * **Over TCP, slots are large and mostly take no memory.** The sender does not copy a long
 //!   message: the message's memory stays in use until all of it is written to the socket. The
 //!   receiver redirects each slot's message to the buffer that it expects the message for.

@@ -62,8 +62,8 @@ pub(super) unsafe extern "C" fn init_v9(logger: Logger) -> NcclResult {
 }
 
 /// Initialises the plugin without a context. NCCL calls this once, and again only after it has
-/// closed the library (`dlclose`). The library stays mapped (`-z nodelete`), so the devices that
-/// NCCL merged before are still known here, and are forgotten.
+/// closed the library (`dlclose`). The library stays mapped (`-z nodelete`) and still knows the
+/// devices that NCCL merged before; this function makes it forget them.
 fn init_anew(logger: Logger) -> Result<(), NetError> {
     plugin::init(logger)?;
     plugin::plugin()?.devices.forget_made();

@@ -107,7 +107,7 @@ fn usable(host: &Host) -> Vec<(String, Result<String, TransportError>)> {
 }
 
 /// Reports adapters on the PCI bus that are capable of RDMA but have no RDMA device: their driver
-/// is not loaded.
+/// is not loaded, or this container is not given the device.
 fn lost(host: &Host) -> Vec<Finding> {
     let known = devices::rdma(host);
     let adapter = |address: &String| {

@@ -35,7 +35,8 @@ fn nodes<'i>(
     }
 }
 
-/// Returns, for each pair of linked accelerators, the numbers of both boxes and the count of links.
+/// Returns the numbers of both boxes and the count of links, for each two accelerators, or
+/// accelerator and switch, that are linked.
 fn links(topology: &Topology, nodes: &[Node<'_>]) -> Vec<(usize, usize, u32)> {
     let mut found = Vec::new();
     let machines = topology.hosts.iter().map(|run| topology.machines.get(run.machine));

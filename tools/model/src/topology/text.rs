@@ -528,7 +528,8 @@ mod tests {
         assert_eq!(lab.machine(4).map(|machine| machine.name.as_str()), Some("a100"));
     }
 
-    /// Returns the text of a small machine with these parts and links; `more` ends its `[[hosts]]`.
+    /// Returns the text of a small machine with these parts and links; `more` has further lines of
+    /// `[[hosts]]`.
     fn machine(parts: &str, links: &str, more: &str) -> String {
         format!(
             "[[hosts]]\nmachine = \"m\"\n{more}[[machine]]\nname = \"m\"\nparts = [\n\

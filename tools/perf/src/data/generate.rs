@@ -145,8 +145,8 @@ impl Recipe {
                 let largest_factor = if op == ReduceOp::PremulSum { 2 } else { 1 };
                 let budget = (1 << (format.mantissa_bits + 1).min(40)) / largest_factor;
                 let value = self.within_budget(budget, stream, common, own);
-                // All ranks share one exponent. It is so small that no type's sum overflows (e4m3
-                // ends at 448).
+                // All ranks share one exponent per element. It is so small that no type's sum
+                // overflows (e4m3 ends at 448).
                 let exponent = ((common >> 32) % 6) as i32 - 2;
                 format.encode(value as f64 * 2.0_f64.powi(exponent))
             }

@@ -83,8 +83,8 @@ fn all_bytes_are_carried_and_none_without_a_credit() {
     }
 }
 
-/// Checks that lean ranks ([`RunParams::lean`]) end at the same times, and send as many messages
-/// and bytes, as ranks with the real execution and the real admission.
+/// Checks that lean ranks ([`RunParams::lean`]) end at the same times, send as many messages, and
+/// load each link with as many bytes, as ranks with the real execution and the real admission.
 #[test]
 fn lean_ranks_do_what_real_ones_do() {
     let network = Network::new(zone(16).plan().unwrap()).unwrap();

@@ -235,7 +235,8 @@ impl<'a> Replaying<'a> {
                 remedy,
             ));
         }
-        // Half as many messages as queue pairs are in flight, so that flows have pauses.
+        // A stream has at most half as many messages in flight as queue pairs (rounded up), so that
+        // flows have pauses.
         Ok(RunParams { message_bytes, in_flight: pairs.div_ceil(2), ..params })
     }
 

@@ -220,8 +220,9 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     assert!(up(Duration::from_secs(10)), "it never comes back");
 }
 
-/// Checks that all rails wait for their farewells at the same time. A failed call returns its error
-/// only after the farewells, so rails that wait one after the other would delay it once per rail.
+/// Checks that all rails wait for their farewells at the same time. A failed call may have to wait
+/// for farewells before it returns its error. Waits one after the other would multiply this delay
+/// by the number of rails.
 #[test]
 fn farewells_of_rails_are_said_together() {
     for by_drop in [false, true] {

@@ -296,8 +296,8 @@ fn is_given_up_in_time(tls: bool) {
     }
 }
 
-/// One side computes, and does not poll for longer than the limit for a peer that cannot be
-/// reached. The other side does not report it as lost.
+/// One side computes: it does not poll at all, for a time longer than the limit for a peer that
+/// cannot be reached. The other side does not report it as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
     // The first limit, for a peer that cannot be reached, is longer than the pause between polls
