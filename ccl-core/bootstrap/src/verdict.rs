@@ -53,7 +53,7 @@ pub struct Ask {
     pub previous: Option<Verdict>,
 }
 
-/// Answer of a rank, which ranks in between pass on to the coordinator.
+/// Answer of a rank to the coordinator. Ranks pass it on along the route that the question took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// Epoch of the question.

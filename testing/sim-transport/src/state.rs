@@ -92,7 +92,8 @@ pub(crate) struct LaneState {
 
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Request of a peer; `None` for the bytes of a stranger.
+    /// Number of the connection attempt, rank and secret of a peer; `None` if a stranger sent the
+    /// bytes.
     pub(crate) from: Option<(u64, u32, Secret)>,
     pub(crate) hello: Vec<u8>,
 }

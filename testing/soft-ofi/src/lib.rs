@@ -156,8 +156,8 @@ impl SoftProvider {
 
     /// Makes an internal packet of the provider fail at each endpoint. As in older providers, the
     /// failed completion has no context. Returns the number of endpoints that have an event queue.
-    /// Callers expect every endpoint to have an event queue: without one, libfabric's provider for
-    /// EFA ends the process.
+    /// Tests compare it with the number of all endpoints: if an endpoint has no event queue,
+    /// libfabric's provider for EFA ends the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

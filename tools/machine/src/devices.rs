@@ -9,9 +9,9 @@ use super::Files;
 pub struct Device {
     /// Name as people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
     pub name: String,
-    /// Path of its directory in sysfs, with all symbolic links resolved. A device in software has
-    /// the path of its interface's device, if there is one; otherwise its path names no PCI
-    /// function.
+    /// Path of its directory in sysfs, with all symbolic links resolved. A software
+    /// device, such as `rxe0` over `eth0`, has the path of the hardware below its network
+    /// interface. Without such hardware, its path names no PCI function.
     pub path: String,
     /// Locality of the device: its NUMA node and PCI path.
     pub locality: Locality,

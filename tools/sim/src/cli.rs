@@ -406,8 +406,8 @@ mod tests {
             assert!(shown.contains(&format!("  on {name}: ")), "{shown}");
             assert!(!shown.contains("(!)") && !shown.contains("racks="), "{shown}");
         }
-        // The named network is used: the report names its tiers. The network with rails takes less
-        // time, because messages below one leaf never collide.
+        // The named network is used: the report names its tiers. superpod-256 takes less time:
+        // it has rails, so messages between hosts below one leaf never collide.
         let line = "ferroccl sim --scenario job --set mib=4 --json --on";
         let time = |on: &str| {
             let json: serde_json::Value =

@@ -64,8 +64,8 @@ impl CallMemory {
         CallMemory { input, output, scratch: scratch.expose_provenance(), kernel, tag }
     }
 
-    /// Makes the memory of a group of messages in many buffers: the program's layouts begin at
-    /// *addresses*, which the caller has exposed (`expose_provenance`).
+    /// Makes the memory of a group of messages in many buffers. The program's layouts have
+    /// *addresses* instead of offsets; the caller has exposed them (`expose_provenance`).
     ///
     /// # Safety
     ///

@@ -5,12 +5,12 @@
 //!
 //! A lane has reliable datagram endpoints (`FI_EP_RDM`). Nothing relies on the order in which puts
 //! arrive. Over EFA, a put is a write with remote CQ data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which
-//! completes at both sides. The CQ data carries the sender's number and the immediate (see `tag`);
-//! the completion has the length. EFA's CQ data has four bytes, which tell only 16 peers apart, so
-//! the lane has an endpoint for every 16 peers. Credits and CTS use an endpoint of their own if the
-//! provider has a low-latency traffic class (see `endpoints`). Endpoints are not connected, so only
-//! keys protect memory from a peer: memory has a key of its own for each peer, and the key is valid
-//! until the peer's link ends.
+//! completes at both sides. The CQ data carries the sender's number and the immediate, of at most
+//! 28 bits (see `tag`); the completion has the length. EFA's CQ data has 32 bits, which leave four
+//! for the number, so the lane has an endpoint for every 16 peers. Credits and CTS use an endpoint
+//! of their own if the provider has a low-latency traffic class (see `endpoints`). Endpoints are
+//! not connected, so only keys protect memory from a peer: memory has a key of its own for each
+//! peer, and the key is valid until the peer's link ends.
 //!
 //! Software providers check the key of a write only at its beginning: if the memory is deregistered
 //! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that

@@ -27,7 +27,8 @@ const REQUESTS: usize = 256;
 const MEMORIES_MAX: usize = 1 << 16;
 /// Pause between two polls of [`Sender::release`].
 const PAUSE: Duration = Duration::from_micros(20);
-/// First identifier of chunk puts; the lower identifiers are those of requests' own puts.
+/// First identifier of puts into the peer's slots. A lower identifier is the index of the request
+/// whose message is put directly into the peer's buffer.
 const CHUNK_ID: u64 = REQUESTS as u64;
 
 /// A buffer of the peer that no message has been sent to yet.
@@ -68,7 +69,8 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes sent in chunks, or all bytes once all parts have arrived; `None` before either.
+    /// Bytes sent through slots so far. If the message is put directly in several parts: all its
+    /// bytes, once the last part is done. `None` before either.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -84,8 +86,9 @@ struct Slots {
     stride: usize,
     /// Set of slots that may be filled.
     free: u32,
-    /// First slot to try next. It advances only if the device can redirect arriving messages
-    /// (`Caps::redirects`): the receiver then expects the sender to fill the slots in turn.
+    /// First slot to try next. It advances only if the receiver's device can place a message for a
+    /// slot into a posted buffer instead (`Caps::redirects`). Such a receiver expects the slots to
+    /// be filled in turn.
     turn: u32,
 }
 
@@ -286,8 +289,8 @@ impl Sender {
         bytes: usize,
         tag: i32,
     ) -> Result<Option<RequestId>, NetError> {
-        // A lost peer fails the request, not the call: the peer may have closed in good order after
-        // its last receive.
+        // If the peer is lost, the request fails, not this call: NCCL may still post a send to a
+        // peer that has closed in good order after its last receive.
         let Some(slot) = self.vacant.pop() else { return Ok(None) };
         let ordinal = self.tags.next(tag);
         let found = self
@@ -412,7 +415,7 @@ impl Sender {
             Stage::Sending => request.stage = Stage::Done,
             Stage::Parts(left) if *left > 1 => *left -= 1,
             Stage::Parts(_) => {
-                // All parts have arrived: only an empty chunk is left to send.
+                // All parts have arrived: a chunk without bytes tells the peer so.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
                 // No put reads the message's memory again.
@@ -439,7 +442,7 @@ impl Sender {
                 }
                 continue;
             }
-            // The message waits, or went to a slot without this CTS.
+            // The message still waits, or was sent early through a slot and needs no CTS.
             let name = (receive.tag, receive.ordinal);
             let waiting = self.waiting.iter().map(|slot| usize::from(*slot));
             let waiting = { waiting }.find(|slot| {
@@ -533,9 +536,9 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Slots reserved for messages that have a CTS. If the device redirects, fewer slots are
-        // reserved: while each message arrives in the slot where the receiver expects it, the
-        // receiver withholds the CTS of groups whose buffers are all no longer than a slot.
+        // Slots reserved for messages that have a CTS. If the device redirects, fewer messages have
+        // a CTS, so fewer slots are reserved: as long as messages arrive in the expected slots, the
+        // receiver sends no CTS for a group whose buffers all fit into a slot.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes

@@ -38,8 +38,8 @@ impl RailsLane {
         }
     }
 
-    /// Gives up the links that have ended, and reports them as lost. Takes in all arrivals first: a
-    /// peer leaves only once its puts are delivered, so no put may be dropped here.
+    /// Gives up the links that have ended, and reports them as lost. First takes in everything that
+    /// has arrived: a peer that has left counts these puts as delivered, so none may be lost here.
     pub(super) fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;

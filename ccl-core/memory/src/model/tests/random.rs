@@ -1,6 +1,6 @@
-//! Cases too long for an exhaustive search, in random interleavings. Orderings are not weakened
-//! here: shuttle runs all accesses in one total order. These cases find errors in the steps
-//! themselves.
+//! Cases too long for an exhaustive search, in random interleavings. Memory orderings are
+//! not modelled here: shuttle runs all accesses in one total order. These cases find errors in the
+//! steps themselves.
 
 use std::panic::catch_unwind;
 use std::time::Duration;
