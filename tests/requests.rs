@@ -304,7 +304,7 @@ fn a_scope_refuses_what_a_blocking_call_refuses() {
         let (mut bytes, mut two) = ([0u8; 5], [0i32; 2]);
         let call = Call::even(Collective::AllReduce, DataType::Float32, 5);
         let wrong = c.scope(|scope| scope.start_in_place(&call, &mut bytes).map(drop)).unwrap();
-        assert!(wrong.unwrap_err().to_string().contains("buffers of uint8"));
+        assert!(wrong.unwrap_err().to_string().contains("buffers have uint8 elements"));
         let call = Call::even(Collective::AllGather, DataType::Int32, 5);
         let short = c.scope(|scope| scope.start_in_place(&call, &mut two).map(drop)).unwrap();
         assert!(short.unwrap_err().is_harmless());
