@@ -356,7 +356,8 @@ impl ControlPlane {
     /// starts the agreement by itself. The verdict is the same on every survivor.
     ///
     /// If a survivor dies after the verdict, the next call waits for the verdict of the next epoch.
-    /// That verdict has more dead ranks, the same cause and the same last operation.
+    /// The next verdict adds this survivor to the dead ranks; it keeps the cause and the last
+    /// completed operation.
     ///
     /// # Errors
     /// Nothing has failed, the others declared this rank dead, this rank gave up
