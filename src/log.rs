@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_cannot_be_read_is_told_with_a_remedy() {
+    fn an_unreadable_filter_is_reported_with_a_remedy() {
         let error = start("ferroccl=loud").unwrap_err().to_string();
         assert!(error.contains("FERROCCL_DEBUG=ferroccl=loud") && error.contains("give error"));
     }

@@ -147,20 +147,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_of_one_transport_each() {
+    fn no_two_transports_share_a_name_or_a_number() {
         let names = BTreeSet::from_iter(OWN.iter().map(|kind| kind.name));
         let ids = BTreeSet::from_iter(OWN.iter().map(|kind| kind.id));
         assert_eq!((names.len(), ids.len()), (OWN.len(), OWN.len()));
         let all = all().len();
-        assert!(add(OWN[0]), "it is there already");
+        assert!(add(OWN[0]), "a known transport was refused");
         static OTHER: TransportKind =
             TransportKind { name: "carrier-pigeon", ..ccl_transport_tcp::KIND };
-        assert!(!add(&OTHER), "its number is another's");
+        assert!(!add(&OTHER), "a taken number was accepted");
         assert_eq!(super::all().len(), all);
     }
 
     #[test]
-    fn a_choice_has_a_name_and_a_name_a_choice() {
+    fn every_choice_has_a_name_that_leads_back_to_it() {
         for (name, choice) in choices() {
             assert_eq!(Choice::named(name).unwrap(), choice);
             assert!(name == AUTO || choice.name() == name, "{name}");

@@ -87,7 +87,7 @@ mod tests {
             ("all_gather_v", count(c, |c| c.all_gather_v(&small[..own], &mut all, blocks))),
             ("reduce_scatter_v", count(c, |c| c.reduce_scatter_v(&large, &mut out, blocks, sum))),
             (
-                "other counts each time",
+                "all_gather_v with changing counts",
                 count(c, |c| {
                     c.all_gather_v(&small[..own], &mut all, blocks)?;
                     let halves = Blocks { counts: &halves, starts: &starts };
@@ -96,7 +96,7 @@ mod tests {
             ),
             ("all_to_all_v", count(c, |c| c.all_to_all_v(&large, send, &mut all, blocks))),
             (
-                "taking turns",
+                "different calls in turn",
                 count(c, |c| {
                     c.all_reduce(&small, &mut out, sum)?;
                     c.all_gather(&small, &mut all)?;
@@ -110,7 +110,10 @@ mod tests {
         for length in [1, 1000, 100_003] {
             for all in ranks_with(n, config.clone(), move |c| counts(c, length)) {
                 let allocating: Vec<_> = all.iter().filter(|(_, count)| **count > 0).collect();
-                assert!(allocating.is_empty(), "{n} ranks, {length}: {allocating:?}");
+                assert!(
+                    allocating.is_empty(),
+                    "with {n} ranks and {length} elements, these calls allocate: {allocating:?}"
+                );
             }
         }
     }
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_does_it_over_tcp() {
+    fn the_second_call_allocates_nothing_over_tcp() {
         let mut config = config();
         (config.transport, config.socket_interfaces) = ("tcp".to_owned(), "127.0.0.1".to_owned());
         for n in [2, 3] {

@@ -40,7 +40,7 @@ fn disagree(
         Err(error) => Err(error.to_string()),
     });
     for (rank, error) in errors.into_iter().enumerate() {
-        let error = error.expect_err(&format!("rank {rank} of {n}: {words:?}"));
+        let error = error.expect_err(&format!("rank {rank} of {n} must fail: {words:?}"));
         for word in words {
             assert!(error.contains(word), "rank {rank} of {n}: no {word:?} in: {error}");
         }
@@ -106,7 +106,7 @@ fn lengths_of_messages_that_differ_are_named() {
 }
 
 #[test]
-fn not_all_who_disagree_on_the_root_end_well() {
+fn a_disagreement_on_the_root_fails_at_least_one_call() {
     type Run = fn(&mut Communicator, u32) -> Result<(), Error>;
     let runs: [Run; 4] = [
         |c, root| c.broadcast(&mut [1i32; 5], root),
@@ -125,7 +125,10 @@ fn not_all_who_disagree_on_the_root_end_well() {
                     let root = if c.rank() == odd { of } else { 0 };
                     run(c, root).map_err(|error| error.to_string())
                 });
-                assert!(ended.iter().any(Result::is_err), "{odd} of {n} names {of}, {round}");
+                assert!(
+                    ended.iter().any(Result::is_err),
+                    "no call fails, though rank {odd} of {n} names root {of}, in round {round}"
+                );
             }
         }
     }
@@ -152,7 +155,7 @@ fn uneven_counts_that_differ_are_named() {
 
 /// An error that a rank can detect alone does no harm: no data moves, and the next call works.
 #[test]
-fn what_one_rank_can_see_harms_nothing() {
+fn errors_that_one_rank_detects_alone_are_harmless() {
     ranks(3, |c| {
         let mut out = [0i32; 6];
         let usage = |result: Result<(), Error>, words: &[&str]| {
@@ -161,7 +164,7 @@ fn what_one_rank_can_see_harms_nothing() {
             let text = error.to_string();
             assert!(words.iter().all(|word| text.contains(word)), "no {words:?} in {text}");
         };
-        usage(c.broadcast(&mut out, 3), &["root 3 of 3 ranks"]);
+        usage(c.broadcast(&mut out, 3), &["root 3 is not among the 3 ranks"]);
         usage(c.reduce(&[1], &mut out, Reduction::Sum, u32::MAX), &["root"]);
         usage(c.all_reduce(&[1, 2], &mut [0], Reduction::Sum), &["2 elements", "1"]);
         usage(c.all_gather(&[1, 2], &mut [0; 5]), &["all_gather", "6 elements", "holds 5"]);
@@ -209,7 +212,7 @@ fn sizes_that_overflow_are_refused() {
             for collective in [Collective::AllReduce, Collective::AllGather, Collective::AllToAll] {
                 let call = Call::even(collective, DataType::Float64, count);
                 let error = c.call(&call, &[0; 8], &mut [0; 8]).unwrap_err();
-                assert!(error.to_string().contains("address space"), "{count}: {error}");
+                assert!(error.to_string().contains("address space"), "{count} elements: {error}");
                 assert!(c.explain(&call).is_err());
             }
             for blocks in [
@@ -232,7 +235,7 @@ fn sizes_that_overflow_are_refused() {
 }
 
 #[test]
-fn blocks_that_would_come_to_the_same_place_are_refused() {
+fn overlapping_output_blocks_are_refused() {
     ranks(3, |c| {
         let rank = c.rank() as usize;
         let overlaps = |starts: &[usize; 3], counts: &[usize; 3]| {
@@ -255,11 +258,11 @@ fn blocks_that_would_come_to_the_same_place_are_refused() {
         ] {
             for error in overlaps(&starts, &counts) {
                 let both = format!("from rank {first} and the block from rank {second}");
-                assert_eq!(error.is_some(), first != 9, "{starts:?}: {error:?}");
-                assert!(error.is_none_or(|error| error.contains(&both)), "{starts:?}");
+                assert_eq!(error.is_some(), first != 9, "blocks at {starts:?}: {error:?}");
+                assert!(error.is_none_or(|error| error.contains(&both)), "{starts:?}: no {both:?}");
             }
         }
-        assert_eq!(overlaps(&[8, 0, 4], &[4; 3]), [None, None], "in any order");
+        assert_eq!(overlaps(&[8, 0, 4], &[4; 3]), [None, None], "blocks may lie in any order");
         // Input blocks may overlap, because they are only read.
         let blocks = Blocks { counts: &[4; 3], starts: &[0; 3] };
         let sizes = Sizes::PerRank(blocks);
@@ -271,7 +274,7 @@ fn blocks_that_would_come_to_the_same_place_are_refused() {
 }
 
 #[test]
-fn configurations_that_differ_are_refused_with_the_rank() {
+fn differing_configurations_are_refused_with_the_rank_named() {
     let config = |rank| config_with(|config| config.slots = if rank == 2 { 3 } else { 8 });
     let errors = joining(3, config, |joined| joined.unwrap_err().to_string());
     for error in errors {
@@ -293,7 +296,7 @@ fn configurations_that_differ_are_refused_with_the_rank() {
 }
 
 #[test]
-fn what_is_no_policy_is_refused_and_the_old_one_stays() {
+fn an_invalid_policy_is_refused_and_the_old_one_stays() {
     ranks(2, |communicator| {
         let error = communicator.set_policy("qps=4 odd=1").unwrap_err().to_string();
         assert!(error.contains("odd=1"), "{error}");
@@ -315,7 +318,7 @@ fn impossible_ranks_are_refused() {
 }
 
 #[test]
-fn what_is_not_there_cannot_be_configured() {
+fn unknown_transports_and_algorithms_are_refused() {
     let wrong = config_with(|config| config.transport = "carrier_pigeon".to_owned());
     let errors = joining(2, move |_| wrong.clone(), |joined| joined.unwrap_err().to_string());
     assert!(errors.iter().all(|error| error.contains("carrier_pigeon")), "{errors:?}");
@@ -432,16 +435,21 @@ fn a_rank_without_resources_fails_all_and_is_named() {
         });
         let ended = ranks.end(SOON);
         for (rank, ended) in ended.iter().enumerate() {
-            assert_eq!(ended.status.code(), Some(1), "{limit} {rank}: {}", ended.output);
+            assert_eq!(
+                ended.status.code(),
+                Some(1),
+                "rank {rank}, with `{limit}` for rank 1: {}",
+                ended.output
+            );
             assert!(!ended.error().is_empty(), "{}", ended.output);
-            assert!(rank == 1 || ended.error().contains("rank 1"), "{limit} {}", ended.output);
+            assert!(rank == 1 || ended.error().contains("rank 1"), "`{limit}`: {}", ended.output);
         }
         assert!(ended[1].error().contains(words), "{}", ended[1].output);
     }
 }
 
 #[test]
-fn a_rank_keeps_for_itself_as_much_as_it_expects() {
+fn a_block_for_the_rank_itself_must_have_the_expected_length() {
     ranks(1, |c| {
         let (counts, starts) = ([1], [0]);
         let send = Blocks { counts: &counts, starts: &starts };
@@ -452,7 +460,7 @@ fn a_rank_keeps_for_itself_as_much_as_it_expects() {
 }
 
 #[test]
-fn a_barrier_touches_one_element_whatever_the_count() {
+fn a_barrier_needs_one_element_even_with_count_0() {
     ranks(2, |c| {
         let call = Call::even(Collective::Barrier, DataType::Float64, 0);
         let error = c.call(&call, &[], &mut []).unwrap_err().to_string();
@@ -473,7 +481,7 @@ fn ranks_that_ask_for_different_algorithms_are_named() {
 }
 
 #[test]
-fn ranks_at_different_exchanges_are_told_so() {
+fn ranks_in_different_exchanges_get_an_error_that_names_both() {
     ranks(2, |c| {
         let result = match c.rank() {
             0 => c.split(0, 0).map(drop),

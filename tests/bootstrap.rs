@@ -59,7 +59,7 @@ fn awaited_failure(plane: &ControlPlane, within: Duration) -> (Failure, Duration
             assert!(plane.has_failed());
             return (failure, start.elapsed());
         }
-        assert!(start.elapsed() < within, "rank {} noticed nothing", plane.rank());
+        assert!(start.elapsed() < within, "rank {} noticed no failure", plane.rank());
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -155,7 +155,7 @@ fn a_missing_rank_0_is_named() {
 }
 
 #[test]
-fn a_wrong_secret_is_refused_and_the_others_are_told_who_is_missing() {
+fn a_wrong_secret_is_refused_and_the_others_name_the_missing_rank() {
     let results = joined(3, |options| {
         options.limits.deadline = Duration::from_secs(2);
         if options.rank == 1 {
@@ -172,13 +172,13 @@ fn a_wrong_secret_is_refused_and_the_others_are_told_who_is_missing() {
 }
 
 #[test]
-fn a_duplicate_rank_and_a_different_configuration_end_it_for_all() {
+fn a_duplicate_rank_or_a_different_configuration_fails_all_ranks() {
     // Once the join has failed, a rank that comes later finds no listener.
     let says = |results: Vec<Option<Joined>>, reason: &str| {
         for (rank, result) in results.into_iter().flatten().enumerate() {
             let text = result.unwrap_err().to_string();
             let is_late = rank > 0 && text.contains("could not reach rank 0");
-            assert!(text.contains(reason) || is_late, "{rank}: {text}");
+            assert!(text.contains(reason) || is_late, "rank {rank}: {text}");
         }
     };
     let results = joined(4, |options| {
@@ -225,7 +225,7 @@ fn strangers_do_not_disturb() {
 }
 
 #[test]
-fn another_protocol_version_is_told_so() {
+fn another_protocol_version_is_refused_with_both_versions() {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let address = listener.local_addr().unwrap();
     let mut root = options(0, 2, &id);
@@ -238,7 +238,7 @@ fn another_protocol_version_is_told_so() {
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [4, 0, 0, 0, 6, 0, 5, 99], "refused: version 5 here, 99 there");
+    assert_eq!(answer, [4, 0, 0, 0, 6, 0, 5, 99], "refused: version 5 here, version 99 there");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays, .. } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
@@ -267,7 +267,7 @@ fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
 /// Rank 3 cannot ask rank 2, its parent, for the members: it asks rank 0 and learns that rank 2 is
 /// dead.
 #[test]
-fn who_cannot_ask_its_parent_asks_the_next_elder() {
+fn a_rank_that_cannot_reach_its_parent_asks_rank_0() {
     let ended = joined(4, |options| {
         let (rank, id) = (options.rank, options.id.clone());
         if rank == 2 {
@@ -311,19 +311,19 @@ fn refer(listener: TcpListener, secret: Secret) {
 }
 
 #[test]
-fn who_is_told_by_nobody_says_whom_it_asked() {
+fn a_rank_without_a_member_list_names_the_ranks_it_asked() {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let secret = id.secret.clone();
     let root = thread::spawn(move || refer(listener, secret));
     let error = join(options(1, 2, &id)).unwrap_err().to_string();
-    assert!(error.contains("let in, but no rank sent it"), "{error}");
-    assert!(error.contains("asked, rank 0 at 127.0.0.1:"), "{error}");
+    assert!(error.contains("was accepted, but no rank sent it"), "{error}");
+    assert!(error.contains("the last request, to rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.contains("refused"), "{error}");
     root.join().unwrap();
 }
 
 #[test]
-fn something_else_at_the_address_is_told_apart() {
+fn another_program_at_the_address_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port());
     let id = UniqueId { endpoints: vec![endpoint], secret: Secret::from_bytes([3; 32]) };
@@ -333,7 +333,7 @@ fn something_else_at_the_address_is_told_apart() {
         let _ = stream.read(&mut [0; 100]);
     });
     let error = join(options(1, 2, &id)).unwrap_err();
-    let alien = |error: &MemberJoinError| error.to_string().contains("no ferroccl rank 0");
+    let alien = |error: &MemberJoinError| error.to_string().contains("no ferroccl rank");
     assert!(matches!(&error, BootstrapError::Member { error, .. } if alien(error)), "{error}");
     server.join().unwrap();
 }
@@ -379,7 +379,7 @@ fn leaving_early_is_no_death_and_ends_exchanges() {
 }
 
 #[test]
-fn rank_0_and_more_may_leave_and_the_rest_goes_on_hearing_of_each_other() {
+fn rank_0_and_others_may_leave_and_the_rest_still_reports_failures() {
     for leavers in [&[0][..], &[0, 1, 2, 4, 5, 6]] {
         let mut planes: Vec<_> = all(9).into_iter().map(Some).collect();
         let start = Instant::now();
@@ -387,7 +387,7 @@ fn rank_0_and_more_may_leave_and_the_rest_goes_on_hearing_of_each_other() {
         assert!(start.elapsed() < stretched(Duration::from_secs(2)), "{:?}", start.elapsed());
         let planes: Vec<_> = planes.into_iter().flatten().collect();
         while !planes.iter().all(|plane| leavers.iter().all(|rank| plane.has_left(*rank as u32))) {
-            assert!(start.elapsed() < SOON, "nobody tells who left");
+            assert!(start.elapsed() < SOON, "not all ranks know who left");
             thread::sleep(Duration::from_millis(5));
         }
         assert!(planes.iter().all(|plane| plane.failure().is_none()));
@@ -401,9 +401,9 @@ fn rank_0_and_more_may_leave_and_the_rest_goes_on_hearing_of_each_other() {
 }
 
 #[test]
-fn after_an_abort_all_agree_how_far_they_came_and_meet_again() {
+fn after_an_abort_all_ranks_agree_on_the_progress_and_join_again() {
     let planes = all(5);
-    assert!(planes[0].verdict(Duration::from_millis(50)).is_err(), "nothing has failed");
+    assert!(planes[0].verdict(Duration::from_millis(50)).is_err(), "a verdict without a failure");
     for plane in &planes {
         assert!(plane.completed().finish(40 + u64::from(plane.rank() % 3)));
     }
@@ -413,7 +413,7 @@ fn after_an_abort_all_agree_how_far_they_came_and_meet_again() {
         assert_eq!(verdict.cause.to_string(), "rank 3 gave up: disk full");
         assert_eq!((verdict.epoch, verdict.last_completed), (0, 40));
         assert_eq!((verdict.dead.as_slice(), verdict.survivors.len()), (&[][..], 5));
-        assert!(!plane.completed().finish(50), "frozen");
+        assert!(!plane.completed().finish(50), "a call ended after the verdict");
         let plane = join(plane.regroup(&verdict).unwrap()).unwrap();
         plane.barrier(SOON).unwrap();
         plane
@@ -423,7 +423,7 @@ fn after_an_abort_all_agree_how_far_they_came_and_meet_again() {
 }
 
 #[test]
-fn an_abort_is_heard_by_all_with_its_reason() {
+fn an_abort_reaches_all_ranks_with_its_reason() {
     let planes = all(4);
     planes[3].abort("disk full");
     for plane in &planes {
@@ -519,7 +519,7 @@ impl Ranks {
     fn line(&mut self, index: usize, start: &str) -> String {
         let lines = self.0[index].1.by_ref().lines().map(Result::unwrap);
         let mut lines = lines.filter(|line| line.starts_with(start));
-        lines.next().unwrap_or_else(|| panic!("rank {index} said no {start}"))
+        lines.next().unwrap_or_else(|| panic!("rank {index} printed no {start:?}"))
     }
 
     fn signal(&self, index: usize, signal: rustix::process::Signal) {
@@ -576,7 +576,7 @@ fn sixty_four_processes_join_on_a_small_machine() {
     for (child, _) in &mut ranks.0 {
         let start = Instant::now();
         while child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < SOON, "it does not end");
+            assert!(start.elapsed() < SOON, "a rank does not end");
             thread::sleep(Duration::from_millis(5));
         }
         assert!(child.try_wait().unwrap().unwrap().success());

@@ -134,7 +134,7 @@ fn a_sum_crosses_between_hosts_once() {
         let traffic = host.traffic();
         for bytes in [traffic.sent_bytes, traffic.received_bytes] {
             let share = bytes as f64 / (BYTES * TURNS) as f64;
-            assert!((0.9..1.1).contains(&share), "{share} of the buffer: {traffic:?}");
+            assert!((0.9..1.1).contains(&share), "{share} times the data crossed: {traffic:?}");
         }
     }
 }
@@ -161,7 +161,7 @@ fn an_interface_that_leads_nowhere_is_not_taken() {
 
 /// The ranks join on one network, and their data uses the other.
 #[test]
-fn the_network_of_the_data_may_be_another_than_that_of_the_bootstrap() {
+fn data_may_use_another_network_than_the_bootstrap() {
     const BYTES: u64 = 4 << 20;
     let Some(network) = Network::back_to_back() else { return };
     network.add_interfaces();
@@ -361,7 +361,7 @@ fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
         open.len()
     });
     // The listeners of the control plane and of the data connections.
-    assert!(crowd.join().unwrap() >= 2, "the scanner finds what listens");
+    assert!(crowd.join().unwrap() >= 2, "the scanner found fewer than two listeners");
     job.signal(1, Signal::KILL);
     let ended = job.end(LONG);
     let error = ended[0].error();

@@ -231,7 +231,7 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
                 entered.fetch_add(1, Ordering::SeqCst);
                 communicator.barrier().unwrap();
                 let seen = entered.load(Ordering::SeqCst);
-                assert!(seen >= round * n, "{seen} of {} had entered", round * n);
+                assert!(seen >= round * n, "only {seen} of {} had entered", round * n);
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Communicators: splits, symmetric memory, aborts, and their release.
+//! Communicators: splits, symmetric memory, aborts, and the release of communicators.
 
 use ccl_harness::stretched;
 use ccl_harness::{config, config_with, joining, ranks, ranks_with};
@@ -111,7 +111,7 @@ fn symmetric_memory_is_as_large_on_all_ranks() {
                 assert_eq!(end, [f64::from(peer), 7.0]);
             }
             let error = buffer.read_from(n, 0, &mut end).unwrap_err().to_string();
-            assert!(error.contains(&format!("no rank {n} among {n}")), "{error}");
+            assert!(error.contains(&format!("rank {n} is not among the {n} ranks")), "{error}");
             assert!(buffer.write(100_000, &[0.0; 2]).is_err());
             assert!(buffer.read(usize::MAX, &mut end).is_err());
             let empty = c.alloc::<u8>(0).unwrap();

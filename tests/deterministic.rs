@@ -56,21 +56,21 @@ fn all_ways<T: Rough>(c: &mut Communicator) {
     for algorithm in [None, Some("direct"), Some("direct_two_phase")] {
         for count in [COUNT, 1, 2, 7, 64, 1000, 4099] {
             let got = all_reduce::<T>(c, algorithm, count);
-            assert!(got == wanted[..count], "{algorithm:?} {count} of {}", T::DATA_TYPE);
+            assert!(got == wanted[..count], "{algorithm:?}: wrong sum of {count} {}", T::DATA_TYPE);
         }
     }
     let mut buffer = input::<T>(c.rank(), COUNT);
     c.all_reduce_in_place(&mut buffer, Reduction::Sum).unwrap();
-    assert!(buffer == wanted, "in place");
+    assert!(buffer == wanted, "the sum in place is wrong");
     let each = COUNT / n as usize;
     let mut part = input::<T>(0, each);
     let own = input::<T>(c.rank(), each * n as usize);
     c.reduce_scatter(&own, &mut part, Reduction::Sum).unwrap();
-    assert!(part == wanted[rank * each..][..each], "reduce_scatter");
+    assert!(part == wanted[rank * each..][..each], "the result of reduce_scatter is wrong");
     for root in 0..n {
         let mut output = input::<T>(c.rank(), 999);
         c.reduce(&output.clone(), &mut output, Reduction::Sum, root).unwrap();
-        assert!(c.rank() != root || output == wanted[..999], "reduce to {root}");
+        assert!(c.rank() != root || output == wanted[..999], "the reduce to rank {root} is wrong");
     }
 }
 
@@ -106,14 +106,14 @@ fn any_slots_and_channels() {
 /// Another order of additions changes the bits of this data's sum; otherwise the tests above would
 /// prove nothing.
 #[test]
-fn the_data_shows_another_order() {
+fn another_order_of_additions_gives_other_bits() {
     let differing = ranks_with(5, config_with(|_| {}), |c| {
         let wanted = in_rank_order::<f32>(5);
         let got = all_reduce::<f32>(c, Some("ring"), COUNT);
         wanted.iter().zip(&got).filter(|(wanted, got)| wanted != got).count()
     });
-    assert!(differing[0] > COUNT / 4, "{differing:?}");
-    assert!(differing.iter().all(|count| *count == differing[0]), "all ranks have the same bits");
+    assert!(differing[0] > COUNT / 4, "too few sums differ: {differing:?}");
+    assert!(differing.iter().all(|count| *count == differing[0]), "the ranks have different bits");
 }
 
 #[test]

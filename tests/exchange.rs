@@ -88,7 +88,8 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert_eq!((&row["calls"], &row["collective"]), (&40.into(), &"all_gather".into()));
     assert!(row["predicted_s"].as_f64().unwrap() > 0.0 && row["recorded_s"].as_f64().is_some());
     let missing = refused(&format!("trace export --recorder {} --out {prefix}", calls[1]), 2);
-    assert!(missing.contains("of which 1 have a recording here; give that of rank 0"), "{missing}");
+    let said = "of which 1 have a recording here; give the recording of rank 0";
+    assert!(missing.contains(said), "{missing}");
 }
 
 /// Messages are recorded with their sender and receiver, which give the traffic of each pair.
@@ -109,13 +110,13 @@ fn messages_of_running_ranks_are_traffic() {
     // Each rank sends to the next one, and only out of place.
     for rank in 0..3 {
         let share = whole[&(rank, (rank + 1) % 3)] as f64 / f64::from(20 * 3072);
-        assert!((1.0..1.1).contains(&share), "{rank}: {share} of {whole:?}");
+        assert!((1.0..1.1).contains(&share), "rank {rank} sent {share} times its data: {whole:?}");
     }
 }
 
 /// A recording that cannot be written is reported once by each rank, and the program goes on.
 #[test]
-fn a_recording_that_cannot_be_written_is_told_of() {
+fn a_recording_that_cannot_be_written_is_reported() {
     let dir = Dir::new("unwritable");
     for (name, problem) in [("nowhere/%r.json", "No such file"), ("", "it is no file")] {
         let mut command = Command::new(examples().join("all_gather_perf"));
@@ -123,14 +124,14 @@ fn a_recording_that_cannot_be_written_is_told_of() {
         command.env("FERROCCL_TRACE", dir.at(name));
         let ended = Processes::start([command]).end(Duration::from_secs(100)).remove(0);
         assert!(ended.status.success(), "{}", ended.output);
-        assert_eq!(ended.output.matches("no calls are kept").count(), 2, "{}", ended.output);
+        assert_eq!(ended.output.matches("no calls are recorded").count(), 2, "{}", ended.output);
         assert!(ended.output.contains(problem), "{}", ended.output);
     }
 }
 
 /// Messages of the library go to standard error, filtered by `FERROCCL_DEBUG`.
 #[test]
-fn programs_say_what_the_library_has_to_say() {
+fn programs_print_the_log_of_the_library_if_it_is_enabled() {
     for (filter, is_said) in [("ferroccl=trace", true), ("warn", false)] {
         let mut command = Command::new(examples().join("all_gather_perf"));
         command.args("-g 2 -b 1k -e 1k -n 1 -w 0 -c 0".split_whitespace());
@@ -165,9 +166,9 @@ fn traffic_of_running_ranks_is_counted() {
     let calls = 2.0 * f64::from(1 + 20 + 1);
     for rank in 0..3 {
         let sent = whole[&(rank, (rank + 1) % 3)] as f64 / (calls * 2.0 * 102_400.0);
-        assert!((1.0..1.05).contains(&sent), "{rank}: {sent} of {whole:?}");
+        assert!((1.0..1.05).contains(&sent), "rank {rank} sent {sent} times its data: {whole:?}");
         let back = whole.get(&(rank, (rank + 2) % 3)).copied().unwrap_or(0) as f64;
-        assert!(back < 0.01 * calls * 2.0 * 102_400.0, "{rank}: {back}");
+        assert!(back < 0.01 * calls * 2.0 * 102_400.0, "rank {rank} sent {back} bytes back");
     }
     let nccl = json(&std::fs::read_to_string(nccl).unwrap());
     let devices = nccl["config"]["devices"].as_array().unwrap();
@@ -193,20 +194,20 @@ fn traces_and_matrix_of_a_plan_are_the_same() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_traces_are_reported() {
     let dir = Dir::new("wrong");
     let prefix = dir.at("job");
     said(&format!("trace export --recorder docs/exchange/calls.json --out {prefix}"));
     let whole = std::fs::read(dir.at("job.2.et")).unwrap();
     std::fs::write(dir.at("job.2.et"), &whole[..whole.len() - 1]).unwrap();
     let cut = refused(&format!("trace show {prefix}"), 2);
-    assert!(cut.contains("job.2.et: byte ") && cut.contains("the file is cut"), "{cut}");
+    assert!(cut.contains("job.2.et: byte ") && cut.contains("the file is truncated"), "{cut}");
     std::fs::remove_file(dir.at("job.2.et")).unwrap();
     let missing = refused(&format!("trace show {prefix}"), 2);
     assert!(missing.contains("job.2.et is missing: of ranks 0 to 3"), "{missing}");
     assert!(refused("trace replay docs/exchange/job --on h1000", 2).contains("no file h1000"));
     let unknown = refused("trace replay docs/exchange/job --on p5 --algo rign", 2);
-    assert!(unknown.contains("--algo rign: no collective has"), "{unknown}");
+    assert!(unknown.contains("--algo rign: no algorithm or family has this name"), "{unknown}");
     let text = refused("trace export --recorder README.md --out x", 2);
     assert!(text.contains("README.md:1: ") && text.contains("FERROCCL_TRACE"), "{text}");
     let many = refused("plan all_reduce --on superpod-1024 --traffic - --interval 1e-3", 2);

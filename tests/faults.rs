@@ -34,7 +34,7 @@ fn work() -> Result<(), Error> {
             "all_to_all" => communicator.all_to_all(&buffer, &mut output)?,
             "broadcast" => communicator.broadcast(&mut buffer, 1)?,
             "barrier" => communicator.barrier()?,
-            other => panic!("{other}"),
+            other => panic!("unknown collective {other}"),
         }
         if turn == 20 {
             say("working");
@@ -81,13 +81,13 @@ fn forks() -> Result<(), Error> {
     let mut status = 0;
     // SAFETY: the child is this process's, and the status is written to memory of our own.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "child status {status:#x}");
     communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
     communicator.barrier()
 }
 
 #[test]
-fn a_forked_child_takes_nothing_with_it() {
+fn a_forked_child_does_not_disturb_the_communicator() {
     for transport in ["shm", "tcp"] {
         let ranks = Processes::ranks(2, "forks", |_, command| {
             command.env("FERROCCL_TRANSPORT", transport);
@@ -124,7 +124,7 @@ impl Traces {
         let mut inodes = BTreeSet::new();
         for pid in &pids {
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-            assert!(maps.contains("memfd:"), "shared memory is anonymous: {maps}");
+            assert!(maps.contains("memfd:"), "no mapping is a memfd: {maps}");
             assert!(!maps.contains("/dev/shm"), "{maps}");
             for entry in fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
                 let Ok(target) = fs::read_link(entry.path()) else { continue };
@@ -152,7 +152,7 @@ impl Traces {
         }
         let left: Vec<_> =
             unix_sockets().into_values().filter(|name| self.sockets.contains(name)).collect();
-        assert!(left.is_empty(), "{left:?}");
+        assert!(left.is_empty(), "sockets are left: {left:?}");
     }
 }
 
@@ -250,7 +250,7 @@ fn a_rank_is_killed_under_the_launcher() {
             let front = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
             let start = format!("{front}error: rank {rank} in ");
             let line = ended.output.lines().find(|line| line.starts_with(&start));
-            let line = line.unwrap_or_else(|| panic!("no {start}: {}", ended.output));
+            let line = line.unwrap_or_else(|| panic!("no line with {start:?}: {}", ended.output));
             assert!(line.contains(&format!(": rank {victim} failed: ")), "{line}");
         }
         traces.assert_gone();
@@ -301,8 +301,8 @@ fn a_rank_that_leaves_is_named() {
         });
         for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != leaver as usize)
         {
-            assert!(error.contains(&format!("rank {leaver} ")), "{rank}: {error}");
-            assert!(error.contains("left the communicator"), "{rank}: {error}");
+            assert!(error.contains(&format!("rank {leaver} ")), "rank {rank}: {error}");
+            assert!(error.contains("left the communicator"), "rank {rank}: {error}");
         }
     }
 }
@@ -323,7 +323,7 @@ fn a_rank_that_leaves_after_its_part_is_not_missed() {
 
 /// A deadline's error names only a rank whose message is missing.
 #[test]
-fn a_deadline_names_nobody_whose_message_has_come() {
+fn a_deadline_names_only_ranks_whose_message_is_missing() {
     let impatient = config_with(|config| config.timeout = Duration::from_secs(2));
     let errors = ranks_with(6, impatient, |c| {
         if c.rank() == 5 {
@@ -358,7 +358,7 @@ fn a_rank_that_never_calls_is_named() {
     let longest = errors[0].1.max(errors[1].1);
     assert!(longest > Duration::from_millis(900), "{longest:?}");
     let (late, _) = &errors[2];
-    assert!(late.contains("no progress for"), "the late rank learns the reason: {late}");
+    assert!(late.contains("no progress for"), "the late rank does not learn the reason: {late}");
 }
 
 /// Every call after a failure ends at once with the same cause.

@@ -84,7 +84,7 @@ fn tcp_can_be_had_on_one_host() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn hosts_that_encrypt_what_they_say() {
+fn collectives_work_with_encryption_between_hosts() {
     for sockets in ["1", "3"] {
         let change = move |config: &mut Config| {
             config.tls = true;
@@ -103,7 +103,7 @@ fn hosts_that_encrypt_what_they_say() {
 }
 
 #[test]
-fn hosts_that_do_not_agree_on_encryption_are_told() {
+fn hosts_that_disagree_on_encryption_get_an_error() {
     let config = |rank| {
         let mut config = config();
         place(&mut config, rank);
@@ -194,7 +194,7 @@ fn shared_memory_is_refused_between_hosts() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_named_with_those_that_are() {
+fn a_missing_interface_is_reported_with_the_available_ones() {
     let config = |rank| {
         let mut config = config();
         place(&mut config, rank);
@@ -207,7 +207,7 @@ fn an_interface_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn who_leaves_early_takes_nothing_with_it() {
+fn a_rank_that_leaves_early_loses_no_data() {
     for _ in 0..20 {
         placed(
             3,

@@ -14,12 +14,12 @@ fn shells(ranks: u32, script: &str) -> LocalExit {
 }
 
 #[test]
-fn all_well_is_zero() {
+fn the_status_is_0_if_all_ranks_succeed() {
     assert_eq!(shells(3, "exit 0"), LocalExit { code: 0, failed: None });
 }
 
 #[test]
-fn the_first_bad_end_is_the_status() {
+fn the_status_is_that_of_the_first_failed_rank() {
     let script = "if [ $FERROCCL_RANK = 2 ]; then exit 7; fi; sleep 3; exit $FERROCCL_RANK";
     assert_eq!(shells(4, script), LocalExit { code: 7, failed: Some(2) });
     let script = "if [ $FERROCCL_RANK = 1 ]; then kill -9 $$; fi; sleep 3";
@@ -27,7 +27,7 @@ fn the_first_bad_end_is_the_status() {
 }
 
 #[test]
-fn who_does_not_end_by_itself_is_ended() {
+fn ranks_that_do_not_end_after_a_failure_are_killed() {
     let start = Instant::now();
     let script = "if [ $FERROCCL_RANK = 1 ]; then exit 3; fi; trap '' TERM; \
                   while :; do sleep 0.1; done";
@@ -48,7 +48,7 @@ fn variables_of_libraries_are_set_for_ranks() {
 }
 
 #[test]
-fn what_cannot_be_started_is_an_error() {
+fn a_program_that_cannot_be_started_is_an_error() {
     let none = Path::new("/nonexistent/program");
     let error = spawn_local::<&str>(2, none, &[]).unwrap_err();
     assert!(error.to_string().starts_with("cannot start /nonexistent/program"), "{error}");
@@ -104,7 +104,7 @@ fn text(output: &Output) -> (String, String) {
 fn local_ranks_join_each_other() {
     let (stdout, stderr) = text(&launched("join").output().unwrap());
     assert!(stdout.contains("\njoined [[0], [1], [2], [3]]"), "{stdout}{stderr}");
-    assert_eq!(stdout.matches("joined").count(), 1, "only rank 0's output passes: {stdout}");
+    assert_eq!(stdout.matches("joined").count(), 1, "another rank's output passes: {stdout}");
     assert!(stdout.contains("ended LocalExit { code: 0, failed: None }"), "{stdout}{stderr}");
 }
 

@@ -123,7 +123,10 @@ fn irregular(c: &mut Communicator) {
         }
         group.run().unwrap();
         for (peer, index, got) in recvs {
-            assert!(got == message(peer, rank, index, got.len()), "round {round} from {peer}");
+            assert!(
+                got == message(peer, rank, index, got.len()),
+                "wrong message from rank {peer} in round {round}"
+            );
         }
     }
 }
@@ -143,7 +146,7 @@ fn irregular_groups() {
 }
 
 #[test]
-fn a_pair_that_sends_too_much_before_it_receives_is_told_for_whom_it_waits() {
+fn a_send_without_a_receive_names_the_rank_it_waits_for() {
     let impatient = config_with(|config| config.timeout = Duration::from_millis(300));
     let errors = ranks_with(2, impatient, |c| {
         let peer = 1 - c.rank();
@@ -156,7 +159,7 @@ fn a_pair_that_sends_too_much_before_it_receives_is_told_for_whom_it_waits() {
 }
 
 #[test]
-fn messages_that_do_not_fit_each_other_are_errors() {
+fn a_send_that_does_not_match_its_peers_call_is_an_error() {
     let errors = ranks(2, |c| match c.rank() {
         0 => c.send(&[1u8; 10], 1).and_then(|()| c.barrier()).unwrap_err().to_string(),
         _ => c.recv(&mut [0u8; 11], 0).unwrap_err().to_string(),
@@ -206,7 +209,7 @@ fn the_two_sides_may_group_differently() {
 /// The ends compare whole lengths. Here, each chunk that the receiver expects arrives with the
 /// right length, so only the whole length shows that the message goes on.
 #[test]
-fn a_message_that_goes_on_is_noticed() {
+fn a_message_longer_than_its_receive_is_noticed() {
     let config = config_with(|config| config.slot_bytes = Bytes(4096));
     let errors = ranks_with(2, config, |c| {
         if c.rank() == 0 { c.send(&[1u8; 16384], 1) } else { c.recv(&mut [0u8; 8192], 0) }
@@ -216,7 +219,7 @@ fn a_message_that_goes_on_is_noticed() {
 }
 
 #[test]
-fn what_a_rank_sends_to_itself_is_as_long_as_it_expects() {
+fn a_message_to_the_rank_itself_must_have_the_expected_length() {
     ranks(1, |c| {
         let mut got = [0u8; 64];
         let error = c.group().send(&[1u8; 3], 0).recv(&mut got, 0).run().unwrap_err();

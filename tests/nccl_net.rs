@@ -14,7 +14,7 @@ use crate::rdma::{self, VERBS};
 fn plugin() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let plugin = test.parent().unwrap().join("libnccl_net_ferroccl.so");
-    assert!(plugin.exists(), "{} is not there", plugin.display());
+    assert!(plugin.exists(), "{} does not exist", plugin.display());
     plugin
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)],
         let lines = said.lines().filter(|line| !line.contains(" passed"));
         let _ = writeln!(std::io::stderr(), "{}", Vec::from_iter(lines).join("\n"));
     }
-    assert!(status.success(), "{arguments:?} {variables:?}");
+    assert!(status.success(), "netcheck failed: {arguments:?} {variables:?}");
     let found = said.lines().filter(|line| line.contains(" skipped: "));
     let found = found.filter_map(|line| line.split_whitespace().next());
     let found = found.filter(|point| !HOST_ONLY.contains(point));
@@ -129,20 +129,20 @@ fn a_connection_takes_little_memory() {
         let said: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         for end in ["sender", "receiver"] {
             let bytes = said["connection_bytes"][end].as_u64().unwrap();
-            assert!((1..512 << 10).contains(&bytes), "{transport}, {end}: {bytes} bytes");
+            assert!((1..512 << 10).contains(&bytes), "{transport}: a {end} takes {bytes} bytes");
         }
     }
 }
 
 /// NCCL uses its own transport if a plugin has no device.
 #[test]
-fn a_host_without_devices_has_a_plugin_that_offers_none() {
+fn a_host_without_devices_gets_a_plugin_without_devices() {
     let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(["--only", "loads_and_names"]);
     let nothing = [("FERROCCL_TRANSPORT", VERBS), ("FERROCCL_IB_HCA", "none")];
     let Output { status, stdout, .. } = command.envs(nothing).output().unwrap();
     let said = String::from_utf8_lossy(&stdout);
-    assert!(status.success() && said.contains("devices gives 0"), "{said}");
+    assert!(status.success() && said.contains("reports 0 devices"), "{said}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn over_rdma() {
 }
 
 #[test]
-fn slots_that_are_few_and_short_do() {
+fn few_and_short_slots_suffice() {
     let few = [("FERROCCL_NET_SLOTS", "2"), ("FERROCCL_NET_SLOT_BYTES", "64")];
     for transport in ["shm", "tcp"] {
         let transport = ("FERROCCL_TRANSPORT", transport);

@@ -130,7 +130,7 @@ fn two_processes_on_two_hosts_talk_and_every_byte_is_counted() {
 }
 
 #[test]
-fn a_switch_joins_all_and_carries_to_each_its_own() {
+fn a_switch_sends_traffic_only_to_its_destination() {
     let Some(network) = Network::switched(3) else { return };
     let bystander = network.hosts[1].traffic();
     for address in [network.hosts[2].ipv4(), network.hosts[2].ipv6()] {
@@ -144,7 +144,7 @@ fn a_switch_joins_all_and_carries_to_each_its_own() {
 
 /// Two networks with equal addresses are separate.
 #[test]
-fn networks_are_apart_from_each_other() {
+fn networks_with_equal_addresses_are_separate() {
     let Some(one) = Network::back_to_back() else { return };
     let Some(two) = Network::back_to_back() else { return };
     let target = there(one.hosts[0].ipv4());
@@ -174,7 +174,7 @@ fn connected(from: &Host, to: &Host, address: IpAddr) -> (JoinHandle<()>, TcpStr
 }
 
 #[test]
-fn a_link_that_is_cut_stops_them_and_joined_again_they_go_on() {
+fn traffic_stops_while_a_link_is_down_and_then_goes_on() {
     let Some(network) = Network::switched(3) else { return };
     let [a, b, c] = network.hosts.as_slice() else { unreachable!() };
     for address in [a.ipv4(), a.ipv6()] {
@@ -185,7 +185,7 @@ fn a_link_that_is_cut_stops_them_and_joined_again_they_go_on() {
         stream.write_all(b"ping").unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let mut answer = [0; 4];
-        assert!(stream.read_exact(&mut answer).is_err(), "an answer over a link that is down");
+        assert!(stream.read_exact(&mut answer).is_err(), "an answer came over a link that is down");
         assert_eq!(a.traffic(), before);
         // The other links are not affected.
         let (others, mut other) = connected(c, b, b.ipv4());
@@ -219,7 +219,7 @@ fn assert_gone(mine: &BTreeSet<String>) {
         if left.is_empty() {
             return;
         }
-        assert!(start.elapsed() < WITHIN / 4, "{left:?} are left");
+        assert!(start.elapsed() < WITHIN / 4, "processes are left in the namespaces {left:?}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -281,7 +281,7 @@ fn random_connections_are_made_and_each_ends() {
     assert!(received_bytes > 0 && received_bytes <= noise.sent_bytes, "{noise:?}");
     assert!(noise.sent_bytes > 100_000, "{noise:?}");
     let refused = network.hosts[1].spawn(move || stranger::random(target, 3, 10, 7));
-    assert_eq!(refused.join().unwrap().refused, 3, "nobody listens any more");
+    assert_eq!(refused.join().unwrap().refused, 3, "without a listener, connections are refused");
 }
 
 /// Accepts one connection; returns it and the result of `connect`.
@@ -298,7 +298,7 @@ fn accepted<T>(host: &Host, address: SocketAddr, connect: impl FnOnce() -> T) ->
 }
 
 #[test]
-fn a_half_open_connection_says_nothing_not_even_an_end() {
+fn a_half_open_connection_sends_neither_an_end_nor_a_reset() {
     let Some(network) = Network::switched(2) else { return };
     let target = there(network.hosts[0].ipv4());
     let far = || stranger::half_open(&network.hosts[1], &[target], b"hello");
@@ -311,11 +311,11 @@ fn a_half_open_connection_says_nothing_not_even_an_end() {
     stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     stream.write_all(b"are you there?").unwrap();
     let error = stream.read(&mut hello).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "neither an end nor a reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "the peer sends no end and no reset");
 }
 
 #[test]
-fn a_slow_reader_stops_who_writes_to_it() {
+fn a_slow_reader_blocks_its_writer() {
     let Some(network) = Network::back_to_back() else { return };
     let target = there(network.hosts[0].ipv4());
     let read_slowly = move || {
@@ -327,7 +327,7 @@ fn a_slow_reader_stops_who_writes_to_it() {
     stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let block = vec![0; 1 << 20];
     let stopped = (0..64).any(|_| stream.write_all(&block).is_err());
-    assert!(stopped, "64 MiB were taken by a reader of 50 bytes per second");
+    assert!(stopped, "64 MiB were sent to a reader that takes 50 bytes per second");
     let read_bytes = reader.join().unwrap();
     assert!((1..=100).contains(&read_bytes), "{read_bytes}");
 }
@@ -336,18 +336,18 @@ fn a_slow_reader_stops_who_writes_to_it() {
 /// limit. Their plans show more slots, with a note. The test prints the effect on time but does not
 /// judge it.
 #[test]
-fn netns_netem_of_a_long_way_is_made_up_for() {
+fn netns_netem_long_round_trips_lead_to_more_slots() {
     let Some(network) = Network::back_to_back() else { return };
     let [a, b] = network.hosts.as_slice() else { unreachable!() };
     if let Err(reason) = a.netem("delay 5ms") {
-        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
-        return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
+        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set, but netem fails: {reason}");
+        return skip(&format!("this kernel has no netem ({reason}); use `cargo xtask guest`"));
     }
     b.netem("delay 5ms").unwrap();
     let (near, near_took) = far_apart([a, b], NetworkCheck::Off);
     let (far, far_took) = far_apart([a, b], NetworkCheck::Assumed);
     say(&format!(
-        "64 MiB over 10 ms there and back: {near_took:?} as it is, {far_took:?} adjusted"
+        "64 MiB over a round trip of 10 ms: {near_took:?} unadjusted, {far_took:?} adjusted"
     ));
     assert!(near.iter().all(|plan| (plan.slots, &plan.note) == (8, &None)), "{near:?}");
     for plan in far {
@@ -429,15 +429,15 @@ fn netns_netem() {
     let Some(network) = Network::back_to_back() else { return };
     let [a, b] = network.hosts.as_slice() else { unreachable!() };
     if let Err(reason) = a.netem("delay 25ms") {
-        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
-        return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
+        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set, but netem fails: {reason}");
+        return skip(&format!("this kernel has no netem ({reason}); use `cargo xtask guest`"));
     }
     b.netem("delay 25ms").unwrap();
     let (server, mut stream) = connected(b, a, a.ipv4());
     let start = Instant::now();
     exchange(&mut stream, 8);
     let round = start.elapsed();
-    assert!(round > Duration::from_millis(49), "there and back take {round:?}");
+    assert!(round > Duration::from_millis(49), "the round trip takes only {round:?}");
     for host in [a, b] {
         host.netem("delay 50ms loss 1% reorder 5%").unwrap();
     }
@@ -449,6 +449,6 @@ fn netns_netem() {
     let statistics = [a, b].map(Host::netem_statistics);
     say(&format!("1 MiB there and back took {took:?}: {statistics:?}"));
     let lost = statistics.iter().any(|text| !text.contains("dropped 0,"));
-    assert!(lost, "of some 1,500 packets none was lost: {statistics:?}");
+    assert!(lost, "no packet of about 1,500 was lost: {statistics:?}");
     assert!(took > Duration::from_millis(100), "{took:?}");
 }

@@ -27,8 +27,8 @@ const SHM: &str = "shm";
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     if all.is_empty() {
-        assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "there is no libfabric");
-        skip("there is no libfabric (libfabric1)");
+        assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "no libfabric provider is found");
+        skip("no libfabric provider is found (package libfabric1)");
     }
     clear_shm();
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
@@ -157,7 +157,7 @@ fn the_plugin_keeps_nccls_contract() {
 
 /// The error about a missing provider, or about missing libfabric, names libfabric.
 #[test]
-fn a_provider_that_is_not_there_is_an_error_with_advice() {
+fn a_missing_provider_is_an_error_that_names_libfabric() {
     let config = config_with(|config| {
         config.transport = KIND.name.to_owned();
         config.transport_settings.set("FERROCCL_OFI_PROVIDER", "carrier-pigeon");
@@ -166,7 +166,7 @@ fn a_provider_that_is_not_there_is_an_error_with_advice() {
         2,
         move |_| config.clone(),
         |joined| match joined {
-            Ok(_) => panic!("there is no such provider"),
+            Ok(_) => panic!("ranks joined with a provider that does not exist"),
             Err(error) => error.to_string(),
         },
     );

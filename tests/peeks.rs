@@ -95,12 +95,12 @@ fn ping_pong(times: usize, pause: Duration) {
 #[test]
 fn a_rank_that_waits_for_a_device_peeks_at_it() {
     ping_pong(100, Duration::ZERO);
-    assert!(PEEKS.load(Ordering::Relaxed) > 0, "it only polls");
+    assert!(PEEKS.load(Ordering::Relaxed) > 0, "the waiting rank never peeks at its device");
 }
 
 #[test]
-fn a_rank_without_peers_in_memory_sleeps_until_the_device_tells() {
+fn a_rank_without_shared_memory_peers_sleeps_until_the_device_signals() {
     ping_pong(3, Duration::from_millis(20));
     let longest = LONGEST_US.load(Ordering::Relaxed);
-    assert!(longest >= 1000, "{longest} µs: it wakes by itself, again and again");
+    assert!(longest >= 1000, "the longest allowed sleep is only {longest} µs");
 }

@@ -76,7 +76,7 @@ pub(crate) fn none_wrong(output: &str, expected_rows: usize) {
         // Numbers of wrong values: out of place and, in the last column, in place.
         let wrong = [row[row.len() - 5], row[row.len() - 1]];
         assert!(wrong.iter().all(|wrong| ["0", "N/A"].contains(wrong)), "{output}");
-        assert!(wrong.contains(&"0"), "something was checked: {output}");
+        assert!(wrong.contains(&"0"), "a row has no checked values: {output}");
     }
 }
 
@@ -88,7 +88,7 @@ fn all_reduce_perf_finds_nothing_wrong() {
 }
 
 #[test]
-fn its_siblings_find_nothing_wrong() {
+fn perf_programs_of_other_collectives_find_nothing_wrong() {
     for program in [
         "all_gather_perf",
         "reduce_scatter_perf",
@@ -112,7 +112,7 @@ fn every_type_and_operation_is_right() {
 }
 
 #[test]
-fn wrong_flags_are_told_apart_from_failures() {
+fn wrong_flags_are_named_and_exit_with_status_2() {
     for (arguments, words) in [
         ("-b 2M -e 1M", &["-b", "-e"][..]),
         ("-b twelve", &["twelve"]),
@@ -134,7 +134,7 @@ fn wrong_flags_are_told_apart_from_failures() {
 }
 
 #[test]
-fn an_unknown_algorithm_ends_all_ranks_with_its_alternatives() {
+fn an_unknown_algorithm_is_reported_with_the_available_ones() {
     let ended = perf("all_reduce_perf", "-g 3 -b 8 -e 8 --algo rign");
     assert!(!ended.status.success());
     assert!(ended.output.contains("choose one of: "), "{}", ended.output);
@@ -220,7 +220,7 @@ fn paths_are_compared_with_a_baseline() {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
     for (arguments, words) in [
         (format!("{compare} -b 16"), "give -b 8 -e 1024 -n 2"),
-        (format!("{compare} -g 3").replacen("-g 2 ", "", 1), "is of 2 ranks"),
+        (format!("{compare} -g 3").replacen("-g 2 ", "", 1), "was measured with 2 ranks"),
     ] {
         let ended = perf("p2p_matrix", &arguments);
         assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.output);
@@ -229,5 +229,5 @@ fn paths_are_compared_with_a_baseline() {
     std::fs::write(&file.0, "{}\n").unwrap();
     let ended = perf("p2p_matrix", &compare);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.output);
-    assert!(ended.output.contains(".paths:1: no line of a baseline"), "{}", ended.output);
+    assert!(ended.output.contains(".paths:1: not a line of a baseline"), "{}", ended.output);
 }

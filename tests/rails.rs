@@ -193,7 +193,7 @@ impl<S> Pair<S> {
                 end.go_on(ccl_clock::now() + self.ahead, self.allowed);
             }
             let states = || self.ends.each_ref().map(|end| end.lane.rails(end.endpoint));
-            assert!(ccl_clock::now() < end, "{what}: never; {:#?}", states());
+            assert!(ccl_clock::now() < end, "{what}: timed out; rails: {:#?}", states());
         }
     }
 
@@ -207,13 +207,13 @@ impl<S> Pair<S> {
             pair.ends.iter().all(|end| end.arrived.len() == all && end.done.len() == all)
         });
         for (side, end) in self.ends.iter().enumerate() {
-            assert!(end.arrived.values().all(|times| *times == 1), "{context}: arrived twice");
-            assert!(end.done.values().all(|times| *times == 1), "{context}: done twice");
+            assert!(end.arrived.values().all(|times| *times == 1), "{context}: a put came twice");
+            assert!(end.done.values().all(|times| *times == 1), "{context}: a put completed twice");
             let mut inbox = vec![0; all * BYTES];
             end.inbox.read(0, &mut inbox).unwrap();
             for (number, put) in (0..).zip(inbox.chunks(BYTES)) {
                 let right = put.iter().all(|seen| *seen == byte(1 - side, number));
-                assert!(right, "{context}: put {number} is wrong");
+                assert!(right, "{context}: put {number} has wrong data");
             }
         }
     }
@@ -264,7 +264,7 @@ impl<S> Pair<S> {
 }
 
 #[test]
-fn a_write_that_fails_goes_over_the_other_rail_and_its_own_comes_back() {
+fn a_failed_write_goes_over_the_other_rail_and_its_own_rail_recovers() {
     for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         for late in [false, true] {
             let context = format!("device {rail} of side {side}, late: {late}");
@@ -292,7 +292,7 @@ fn a_rail_whose_queue_pairs_fail_comes_back() {
 }
 
 #[test]
-fn a_port_that_loses_its_link_is_out_until_it_has_it_again() {
+fn a_port_without_link_is_unused_until_its_link_returns() {
     for side in [0, 1] {
         let context = format!("side {side}");
         let mut pair = Pair::new();
@@ -305,7 +305,7 @@ fn a_port_that_loses_its_link_is_out_until_it_has_it_again() {
         assert!(failure.contains("the port lost its link"), "{context}: {failure}");
         pair.carry(200, &context);
         pair.ahead += PAUSE;
-        pair.until("it is tried in vain", |pair| pair.failures(0) == 2);
+        pair.until("the failed rail is retried in vain", |pair| pair.failures(0) == 2);
         pair.carry(200, &context);
         pair.sides.softs[side][0].set_link(true);
         pair.comes_back(0, 2 * PAUSE, &context);
@@ -313,7 +313,7 @@ fn a_port_that_loses_its_link_is_out_until_it_has_it_again() {
 }
 
 #[test]
-fn a_device_that_fails_is_not_used_again_and_the_others_are() {
+fn a_failed_device_is_not_used_again_and_the_other_rail_goes_on() {
     for side in [0, 1] {
         let context = format!("side {side}");
         let mut pair = Pair::new();
@@ -324,7 +324,7 @@ fn a_device_that_fails_is_not_used_again_and_the_others_are() {
         let failure = pair.ends[side].rail(0).failure.unwrap();
         assert!(failure.contains("the device failed"), "{context}: {failure}");
         pair.ahead += PAUSE;
-        pair.until("it is tried in vain", |pair| pair.failures(0) == 2);
+        pair.until("the failed rail is retried in vain", |pair| pair.failures(0) == 2);
         pair.carry(200, &context);
         assert!(!pair.is_up(0) && pair.is_up(1), "{context}");
     }
@@ -338,7 +338,7 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
         pair.allowed = PUTS;
         pair.sides.softs[first][0].raise(IBV_EVENT_DEVICE_FATAL);
         pair.sides.softs[second][1].raise(IBV_EVENT_DEVICE_FATAL);
-        pair.until("the end", |pair| pair.ends.iter().all(|end| end.lost.is_some()));
+        pair.until("the link is lost", |pair| pair.ends.iter().all(|end| end.lost.is_some()));
         let reasons = pair.ends.each_ref().map(|end| end.lost.as_deref().unwrap());
         for reason in reasons {
             assert!(reason.contains("rail 0: ") && reason.contains("rail 1: "), "{reason}");
@@ -351,7 +351,7 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
         for (from, to) in [(0, 1), (1, 0)] {
             let [from, to] = [&pair.ends[from], &pair.ends[to]];
             let known = from.done.keys().all(|id| to.arrived.contains_key(&(*id as u32)));
-            assert!(known, "something is done that never came");
+            assert!(known, "a put completed that never arrived");
         }
     }
 }
@@ -379,10 +379,10 @@ fn leaves_nothing_behind<S>(new: impl Fn() -> Pair<S>, fail: impl Fn(&S)) {
         leaving.lane.detach(leaving.endpoint);
         while other.lost.is_none() {
             other.go_on(ccl_clock::now(), 0);
-            assert!(ccl_clock::now() < end, "rail {rail}: the other side is not told");
+            assert!(ccl_clock::now() < end, "rail {rail}: the other side never loses the link");
         }
         assert_eq!(other.arrived.len(), all, "rail {rail}: {:?}", other.lost);
-        assert!(other.arrived.values().all(|times| *times == 1), "rail {rail}: arrived twice");
+        assert!(other.arrived.values().all(|times| *times == 1), "rail {rail}: a put came twice");
     }
 }
 
@@ -419,7 +419,7 @@ fn no_rail_is_logged_as_failed_when_its_peer_leaves() {
                 leaving = None;
             }
             other.go_on(ccl_clock::now(), 0);
-            assert!(ccl_clock::now() < end, "the other side is not told");
+            assert!(ccl_clock::now() < end, "the other side never loses the link");
         }
     }
     assert_eq!(warnings(|| leave(Pair::new())), "");
@@ -461,7 +461,7 @@ fn rails_over_libfabric_pass_the_suite_of_transports() {
 }
 
 #[test]
-fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_back() {
+fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
     for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
             let context = format!("provider {rail} of side {side}, {fault:?}");
@@ -477,7 +477,7 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
 /// such puts to the peer, but only the failed queue would report their arrival. Lost reports would
 /// end the link.
 #[test]
-fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
+fn a_provider_with_an_unreadable_queue_fails_and_the_other_goes_on() {
     for side in [0, 1] {
         let context = format!("side {side}");
         let mut pair = Pair::over(TwoSides::ofi());

@@ -55,7 +55,7 @@ fn fields(error: &Error) -> (Option<u32>, Option<u64>, String) {
 
 /// All calls after a failure have the same error, on all ranks.
 #[test]
-fn every_later_call_says_the_same() {
+fn every_call_after_a_failure_returns_the_same_error() {
     let all = ranks(4, |c| {
         for _ in 0..3 {
             c.barrier().unwrap();
@@ -91,7 +91,7 @@ fn every_later_call_says_the_same() {
 /// Non-blocking calls count as operations. After a rank has reported its last completed operation,
 /// no call of this rank succeeds.
 #[test]
-fn requests_count_and_end_with_the_agreement() {
+fn requests_count_as_operations_and_fail_after_the_agreement() {
     let last = ranks(3, |c| {
         for _ in 0..5 {
             let request = c.start_all_reduce(vec![1u32], vec![0], Reduction::Sum).unwrap();
@@ -270,7 +270,7 @@ fn a_newcomer_that_does_not_come_harms_nothing() {
         assert!(error.is_harmless() && matches!(error, Error::Unmade { .. }), "{error:?}");
         let error = error.to_string();
         assert!(error.contains("grow: ") && error.contains("rank 2"), "{error}");
-        assert!(error.contains("invite() anew"), "{error}");
+        assert!(error.contains("call invite() again"), "{error}");
         assert_eq!(sum(c).unwrap(), 3);
         // Now the newcomer does come.
         let invitation = c.invite(1).unwrap();
@@ -311,7 +311,7 @@ fn abort_after(c: &Communicator, after: Duration) -> thread::JoinHandle<()> {
 
 /// An abort ends several kinds of calls that could not end otherwise.
 #[test]
-fn an_abort_ends_what_all_wait_in() {
+fn an_abort_ends_calls_in_which_all_ranks_wait() {
     for (_, host) in PLACES {
         for kind in 0..4 {
             placed(4, host, move |mut c| {
@@ -385,7 +385,7 @@ fn an_abort_ends_a_shrink() {
 
 /// A survivor leaves instead of going on: the others do not wait for it.
 #[test]
-fn survivors_go_on_without_one_that_leaves() {
+fn survivors_go_on_without_a_survivor_that_leaves() {
     for leaver in [0, 1] {
         ranks(4, move |c| {
             if c.rank() == 3 {

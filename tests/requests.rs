@@ -39,7 +39,7 @@ fn first(c: &Communicator, seed: u64, count: usize) -> Option<u64> {
 const COUNTS: [usize; 7] = [1, 300_000, 0, 5, 40_000, 1, 300_000];
 
 #[test]
-fn many_are_queued_and_waited_for_in_order() {
+fn many_requests_are_queued_and_waited_for_in_order() {
     for n in [1, 2, 3] {
         ranks(n, |c| {
             let started: Vec<_> = (0..).zip(COUNTS).map(|(seed, n)| start(c, seed, n)).collect();
@@ -51,7 +51,7 @@ fn many_are_queued_and_waited_for_in_order() {
 }
 
 #[test]
-fn they_may_be_waited_for_out_of_order_and_differently_on_each_rank() {
+fn each_rank_may_wait_for_requests_in_an_order_of_its_own() {
     ranks(3, |c| {
         let started = (0..).zip(COUNTS).map(|(seed, n)| (seed, n, start(c, seed, n)));
         let mut started: Vec<_> = started.collect();
@@ -67,21 +67,21 @@ fn they_may_be_waited_for_out_of_order_and_differently_on_each_rank() {
 }
 
 #[test]
-fn polling_moves_them() {
+fn polling_one_request_advances_all() {
     ranks(2, |c| {
         let (a, b) = (start(c, 1, 100_000), start(c, 2, 3));
         let begun = Instant::now();
         while !c.test(&b).unwrap() {
             assert!(begun.elapsed() < SOON);
         }
-        assert!(c.test(&a).unwrap(), "they end in order");
+        assert!(c.test(&a).unwrap(), "requests end in the order of their start");
         finish(c, b, 2, 3);
         finish(c, a, 1, 100_000);
     });
 }
 
 #[test]
-fn blocking_calls_come_after_what_is_queued() {
+fn blocking_calls_run_after_queued_requests() {
     ranks(3, |c| {
         let (a, b) = (start(c, 7, 50_000), start(c, 8, 2));
         let mut value = [c.rank() + 1];
@@ -98,7 +98,7 @@ fn blocking_calls_come_after_what_is_queued() {
 
 /// A call may be blocking on some ranks and non-blocking on others.
 #[test]
-fn blocking_and_not_blocking_ranks_meet() {
+fn blocking_and_non_blocking_calls_match_across_ranks() {
     ranks(3, |c| {
         for seed in 0..10 {
             if c.rank() == 1 {
@@ -115,7 +115,7 @@ fn blocking_and_not_blocking_ranks_meet() {
 }
 
 #[test]
-fn leaked_requests_hurt_nobody() {
+fn leaked_requests_do_no_harm() {
     ranks(2, |c| {
         for seed in 0..5 {
             let _leaked = start(c, seed, 70_000);
@@ -131,7 +131,7 @@ fn leaked_requests_hurt_nobody() {
 
 /// Other collectives work as well, with plans that several requests use at once.
 #[test]
-fn kinds_may_be_mixed() {
+fn requests_of_several_collectives_may_be_mixed() {
     ranks(2, |c| {
         let rank = c.rank() as u8;
         let gather = c.start_all_gather(vec![rank; 3], vec![9; 6]).unwrap();
@@ -164,7 +164,7 @@ fn a_wait_for_a_peer_that_does_not_come_ends_in_time() {
     let (error, later, took) = &results[0];
     assert!(error.contains("no progress") && error.contains("rank 1"), "{error}");
     let verdict = error.find("Rank 1 is behind").map(|at| &error[at..]).unwrap();
-    assert!(later.contains(verdict), "the other one ends with the same cause: {later}");
+    assert!(later.contains(verdict), "the requests end with different causes: {later}");
     assert!(*took < stretched(Duration::from_millis(900)), "{took:?}");
 }
 
@@ -183,7 +183,7 @@ fn failures_reach_requests_that_are_polled() {
             }
             assert!(
                 begun.elapsed() < stretched(Duration::from_secs(5)),
-                "nobody said that rank 1 has left"
+                "no call reports that rank 1 has left"
             );
         }
     });
@@ -191,7 +191,7 @@ fn failures_reach_requests_that_are_polled() {
 }
 
 #[test]
-fn polling_ends_too() {
+fn polling_fails_after_the_time_limit() {
     let impatient = config_with(|config| config.timeout = Duration::from_millis(300));
     let results = ranks_with(2, impatient, |c| {
         let begun = Instant::now();
@@ -213,7 +213,7 @@ fn polling_ends_too() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_at_the_start() {
+fn wrong_buffers_and_foreign_requests_are_refused() {
     ranks(2, |c| {
         let short = c.start_all_reduce(vec![1u8; 4], vec![0; 3], Reduction::Sum).unwrap_err();
         assert!(
@@ -236,7 +236,7 @@ fn what_does_not_fit_is_refused_at_the_start() {
 }
 
 #[test]
-fn more_requests_than_plans_are_kept() {
+fn requests_may_outnumber_the_kept_plans() {
     let small = config_with(|config| config.slots = 2);
     ranks_with(3, small, |c| {
         let n = c.ranks();
@@ -264,7 +264,7 @@ fn more_requests_than_plans_are_kept() {
 }
 
 #[test]
-fn a_scope_ends_what_it_borrowed_for() {
+fn a_scope_ends_the_calls_that_borrowed_buffers() {
     for n in [1, 2, 3] {
         ranks(n, move |c| {
             let owned = start(c, 9, 1000);
@@ -321,7 +321,7 @@ fn a_panic_in_a_scope_ends_the_calls_of_all_ranks() {
         let scope = std::panic::AssertUnwindSafe(|| {
             c.scope(|scope| {
                 let started = scope.start_all_reduce_in_place(&mut buffer, Reduction::Sum);
-                assert_ne!(rank, 1, "planted");
+                assert_ne!(rank, 1, "the test plants this panic");
                 started.map(drop)
             })
         });
@@ -337,7 +337,7 @@ fn a_panic_in_a_scope_ends_the_calls_of_all_ranks() {
 
 /// A scope reports an error that its body ignored.
 #[test]
-fn a_scope_tells_of_failures_that_its_body_ignored() {
+fn a_scope_reports_failures_that_its_body_ignored() {
     let errors = ranks(2, |c| {
         let mut buffer = vec![0u64; 5 + c.rank() as usize];
         let scope = c.scope(|scope| {

@@ -284,7 +284,7 @@ impl Job {
 /// Returns the rest of the line that begins with `start`.
 fn line<'a>(ended: &'a Ended, start: &str) -> &'a str {
     let found = ended.output.lines().find_map(|line| line.strip_prefix(start));
-    found.unwrap_or_else(|| panic!("no {start:?}: {}", ended.output))
+    found.unwrap_or_else(|| panic!("no line begins with {start:?}: {}", ended.output))
 }
 
 /// Checks that these ranks report the same failure, in their first failed call and in later calls.
@@ -382,7 +382,7 @@ fn a_rank_that_wakes_harms_nobody() {
         job.ranks.signal(victim, Signal::CONT);
         job.ranks.await_text(victim, "scribbled", stretched(ENDED));
         let at_work = others.iter().filter(|o| !job.ranks.output(**o).contains("survived"));
-        assert_eq!(at_work.count(), 3, "they were to be disturbed at work");
+        assert_eq!(at_work.count(), 3, "survivors that still work when the rank wakes");
         let ended = job.ranks.end(LONG);
         say_the_same(&ended, &others, 0, victim);
         survived(&ended, &others);
@@ -431,7 +431,7 @@ fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
 /// Parts of a communicator connect across hosts, whether or not they contain the communicator's
 /// rank 0. Each part is led by its member with the highest rank in the communicator.
 #[test]
-fn parts_meet_between_hosts() {
+fn parts_of_a_communicator_connect_across_hosts() {
     for ipv6 in [false, true] {
         let Some(network) = Network::switched(2) else { return };
         let first = &network.hosts[0];

@@ -77,7 +77,7 @@ fn the_commands_of_its_pages_work() {
 
 /// A measurement writes a table, and a table of this machine determines the algorithm of a call.
 #[test]
-fn what_was_measured_is_loaded() {
+fn a_measured_table_is_loaded() {
     let out = Table::new("measured", "");
     let lines = said(&format!(
         "tune -g 2 -b 1k -e 8k -f 8 --collectives all_reduce --rounds 3 --out {}",
@@ -105,7 +105,7 @@ fn what_was_measured_is_loaded() {
 /// Messages shorter than a slot are tried, too. The table keeps the model's parameters, which
 /// predict a table for other numbers of ranks.
 #[test]
-fn shorter_messages_are_tried_and_other_ranks_foreseen() {
+fn shorter_messages_are_tried_and_other_ranks_predicted() {
     let out = Table::new("divided", "");
     said(&format!(
         "tune -g 2 -b 64k -e 512k -f 8 --collectives all_reduce --rounds 3 --out {}",
@@ -114,7 +114,7 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let table = fs::read_to_string(&out.0).unwrap();
     assert!(table.contains("/2=") && table.contains("/4=") && table.contains("/8="), "{table}");
     assert!(table.contains("\nmodel call_ns="), "{table}");
-    let more = Table::new("foreseen", "");
+    let more = Table::new("predicted", "");
     let predict = |ranks: &str| {
         format!("tune --predict {ranks} --table {} -b 64k -e 4M --out {}", out.name(), more.name())
     };
@@ -136,8 +136,8 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
         "tune --predict 2 --hosts 2 -b 4M -e 4M --collectives all_gather --try usual --table";
     let table = said(&format!("{line} {}", slow.name()));
     assert!(table.contains("set FERROCCL_SLOTS=16\n"), "{table}");
-    assert!(refused(&predict("2 --try FERROCCL_SOCKETS=2"), 2).contains("does not cover it"));
-    assert!(refused(&predict("16 --hosts 5"), 2).contains("as many on each host"));
+    assert!(refused(&predict("2 --try FERROCCL_SOCKETS=2"), 2).contains("cover this tunable"));
+    assert!(refused(&predict("16 --hosts 5"), 2).contains("equally many on each host"));
     let bare = Table::new("bare", "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n");
     let line = format!("tune --predict 4 --table {}", bare.name());
     assert!(refused(&line, 2).contains("no line `model`"));
@@ -145,7 +145,7 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
 
 /// A setting of a table applies, unless the environment sets the tunable by either of its names.
 #[test]
-fn what_a_table_sets_holds_where_nothing_else_does() {
+fn a_table_sets_tunables_that_the_environment_leaves_unset() {
     let table = "set FERROCCL_SLOTS=5; set FERROCCL_CHANNELS=3; set FERROCCL_IB_POLICY=qps=7";
     let shown = |variables: &[(&str, &str)]| {
         let mut command = Command::new(ccl_harness::command::program());
@@ -218,7 +218,7 @@ fn a_model_chooses_where_nothing_was_measured() {
 /// Only the root of a gather_v knows all counts; a table's row for gather_v has therefore no
 /// effect.
 #[test]
-fn a_table_does_not_tell_roots_apart() {
+fn a_row_for_gather_v_has_no_effect() {
     let table = "gather_v ranks=3 hosts=1 bytes=300000: direct/8=1";
     let config = move |_| config_with(|config| config.tuning = table.parse().unwrap());
     let gathered = joining(3, config, |joined| {
@@ -235,7 +235,7 @@ fn a_table_does_not_tell_roots_apart() {
 
 /// Rank 0 of a job on several hosts reports the network's behaviour under contention.
 #[test]
-fn the_network_is_looked_at_where_there_is_one() {
+fn the_network_between_hosts_is_measured() {
     let out = Table::new("network", "");
     let (address, name) = (free_address(), out.name());
     let ranks = (0..4).map(|rank| {
@@ -267,7 +267,7 @@ fn the_network_is_looked_at_where_there_is_one() {
 /// that is named twice. Without a file, the whole table goes to standard output, and the text about
 /// the table goes to standard error.
 #[test]
-fn measuring_asks_for_nothing_that_was_measured() {
+fn measuring_ignores_the_table_of_another_machine() {
     let arguments = "tune -g 2 -b 1k -e 4k --rounds 1 --collectives all_gather,all_gather";
     let Output { status, stdout, stderr } = with("machine an abacus", arguments);
     assert!(status.success(), "{}", text(&stderr));
@@ -275,11 +275,11 @@ fn measuring_asks_for_nothing_that_was_measured() {
     assert_eq!(table.matches("all_gather ranks=2").count(), 2);
     assert_eq!(table.matches("\nmodel ").count(), 1, "{table}");
     let printed = text(&stderr);
-    assert!(!table.contains("Predicted by") && printed.contains("Predicted by"), "{printed}");
+    assert!(!table.contains("predicts times") && printed.contains("predicts times"), "{printed}");
 }
 
 #[test]
-fn what_does_not_belong_here_is_refused() {
+fn foreign_and_broken_tables_are_refused() {
     let foreign = Table::new("foreign", "machine an abacus, 10 processors\n");
     let broken = Table::new("broken", "\n\nall_reduce ranks=2: ring=1\n");
     for (value, words) in [
@@ -287,7 +287,7 @@ fn what_does_not_belong_here_is_refused() {
         (format!("@{}", broken.name()), "line 3: \"\" is not like hosts=2"),
         ("@/nowhere".to_owned(), "/nowhere: No such file"),
         ("@/dev/zero".to_owned(), "/dev/zero: it is no file"),
-        ("nonsense".to_owned(), "line 1: it is not like"),
+        ("nonsense".to_owned(), "line 1: there is no `:`"),
     ] {
         let Output { status, stderr, .. } = with(&value, "explain all_reduce --ranks 2");
         let error = text(&stderr);

@@ -23,16 +23,17 @@ crate::tunables! {
     #[non_exhaustive]
     pub struct Config {
         transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
-            "Transport to use: auto, the name of one, or HOST+NETWORK, one within hosts and one \
-             between them. A network transport alone also joins ranks of one host. auto takes the \
-             first that all ranks have; adapters count if they are on the PCI bus, or if their \
-             transport's own settings name them.";
+            "Transport to use: auto, the name of a transport, or HOST+NETWORK, a transport within \
+             hosts and one between hosts. A network transport alone also joins ranks of one host. \
+             auto takes the first transport that all ranks have; adapters count if they are on the \
+             PCI bus, or if their transport's own settings name them.";
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
-            "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
-             10.0.0.0/8, separated by commas; = before the first matches whole names, ^ excludes \
-             the names that follow. If empty, all are offered, and each pair of ranks uses the \
-             first that answers.";
+            "Interfaces whose addresses tcp sends to its peers: prefixes of names, or networks \
+             such as 10.0.0.0/8, separated by commas; = before the first matches whole names, ^ \
+             excludes what follows. If empty, tcp sends the addresses of all interfaces, but \
+             those of loopback only if there is no other. Each pair of ranks uses the first \
+             address that answers.";
         tls: bool = false, "FERROCCL_TLS", None, true,
             "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can \
              read or write. Every byte is then encrypted, copied and decrypted by a core. Data \
@@ -41,24 +42,24 @@ crate::tunables! {
         ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
             "The most RDMA devices that one rank spreads its messages over, up to 16. A device \
              that fails is taken out without loss, and is used again when it recovers. 1 uses one \
-             device, without failover. The record of a CTS has room for the keys of four: with \
-             more, long messages are received through slots.";
+             device, without failover. A CTS has room for the keys of four devices: with more \
+             devices, long messages are received through slots.";
         near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
             "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
              (`lspci -D`), which the library cannot find out. verbs takes the RDMA devices that \
-             are nearest to it: below the same PCIe switch, else the same root port, the same host \
-             bridge, of the same NUMA node. Empty takes those of the NUMA node that the process \
-             runs on.";
+             are nearest to it: below the same PCIe switch, else the same root port, else the \
+             same host bridge, else on the same NUMA node. If empty, verbs takes the RDMA devices \
+             of the NUMA node that the process runs on.";
         ib_policy: Policy = Policy::default(), "FERROCCL_IB_POLICY",
             Some("NCCL_IB_QPS_PER_CONNECTION"), true,
             "How messages are spread over the queue pairs of each pair of ranks: rules separated \
              by ;, and the first one that matches applies. A rule has conditions before its : \
              (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network) and \
              settings after it: qps=, order= (split, round_robin, load_aware), chunk= (least bytes \
-             of a part), in_flight= (messages, over each device), budget= (most bytes under way \
-             from a port), tc= (traffic class). A number alone is that many queue pairs for \
-             everything. With more queue pairs, an Ethernet fabric has more flows to hash onto its \
-             links.";
+             of a part), in_flight= (most messages under way over each device), budget= (most \
+             bytes under way from a port), tc= (traffic class). A number alone sets that many \
+             queue pairs for all messages. With more queue pairs, an Ethernet fabric has more \
+             flows to hash onto its links.";
         ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
             Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
             "Whether the fabric routes adaptively, that is, spreads the packets of one queue pair \
@@ -66,10 +67,10 @@ crate::tunables! {
              FERROCCL_IB_POLICY is set. 1: yes. 0: no. -1: yes for InfiniBand and no for RoCE \
              (within NCCL: no for both).";
         ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
-            "Traffic class (DSCP and ECN) of what verbs sends.";
+            "Traffic class (DSCP and ECN) of the packets that verbs sends.";
         host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
-            "Names this host; ranks of one name share memory. Empty takes the machine's boot id \
-             and network namespace. With different names, one machine plays several hosts.";
+            "Name of this host: ranks with equal names share memory. If empty, the machine's boot \
+             id and network namespace are the name. Different names split a machine into hosts.";
         algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
             "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
              double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
@@ -94,21 +95,22 @@ crate::tunables! {
              at once; more connections or queue pairs are then used if they help. Each host sends \
              up to 128 MiB for this at every start. 0 leaves everything as it is.";
         channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
-            "Parallel channels per pair of ranks; chunks of a message take turns on them.";
+            "Parallel channels per pair of ranks; chunks of a message use them in turn.";
         slots: u32 = 8, "FERROCCL_SLOTS", None, true,
             "Slots per link: messages that may be under way before the receiver takes one.";
         slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,
-            "Most payload of a slot; less where the budget demands it, twice that where no two \
-             ranks share a host. Should stay well inside a core's second-level cache.";
+            "Largest payload of a slot. It is smaller where the budget demands it, and twice as \
+             large where no two ranks share a host. It should be well below the size of a \
+             core's L2 cache.";
         budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
             "Most bytes that all peers together may have under way towards one rank, and towards \
              one RDMA device, whose ranks share it. If the budget does not hold all slots of \
              every link, each link keeps some slots, and busy links share the rest. With many \
              ranks, slots shrink too, to 1 KiB at least.";
         zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
-            "Messages over a network of at least this length are sent from the caller's buffers \
-             and received into them, where the algorithm and the transport allow; shorter ones are \
-             copied through slots. If this is larger than a slot, all are copied.";
+            "Over a network, messages of at least this length are sent from the caller's buffers \
+             and received into them, where the algorithm and the transport allow it; others are \
+             copied through slots. If this is larger than a slot, all messages are copied.";
         registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
             "The most bytes that a communicator keeps registered for RDMA between calls, of \
              buffers that the program has registered. The least recently used buffer is \
@@ -116,11 +118,11 @@ crate::tunables! {
              is registered for each call.";
         net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
             "Within NCCL: slots of each connection for messages that come before their receive is \
-             known, 2 to 16. Alike on all hosts.";
+             known, 2 to 16. Must be equal on all hosts.";
         net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
             "Within NCCL: payload of a slot. Messages up to this length do not wait for their \
              receive. Over TCP this limit is 64 times as long, at most 1 MiB, because TCP \
-             allocates memory for such messages only when they arrive. Alike on all hosts.";
+             allocates memory for such messages only when they arrive. Must be equal on all hosts.";
         net_threads: Option<u8> = None, "FERROCCL_NET_THREADS", None, false,
             "Within NCCL: threads of this process that send and receive long messages beside \
              NCCL's own thread, over TCP and shared memory, where CPUs copy the bytes. They sleep \
@@ -138,12 +140,12 @@ crate::tunables! {
         join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
             "How long ranks wait for each other to join.";
         heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
-            "How often a rank tells that it lives.";
+            "Interval between two heartbeats of a rank.";
         dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
             "A rank that is silent for this long counts as dead.";
         spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,
-            "How long a waiting rank spins before it gives its core away, when each rank has a \
-             core.";
+            "How long a waiting rank spins before it yields its core to other threads. Ranks do \
+             not spin if their host has more ranks than cores.";
         park_after: Duration = Duration::from_micros(2000), "FERROCCL_PARK_AFTER", None, false,
             "How long a waiting rank yields before it sleeps until it is woken.";
         recorder: bool = true, "FERROCCL_RECORDER", None, false,
@@ -159,8 +161,8 @@ crate::tunables! {
         trace: String = String::new(), "FERROCCL_TRACE", None, false,
             "File to which a rank appends each call, with its start and duration, as a line of \
              JSON (%p stands for the process, %r for the rank), for `ferroccl trace export`. \
-             Written when a communicator ends, and now and then; costs a reading of the clock \
-             before and after each call.";
+             Written when a communicator ends, and from time to time before; costs a reading of \
+             the clock before and after each call.";
         debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
             "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
              ferroccl=debug.";
@@ -225,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_names_and_aliases_and_names_what_it_cannot_read() {
+    fn names_and_aliases_are_read_and_invalid_values_are_named() {
         let lookup = |name: &str| match name {
             "NCCL_ALGO" => Some("ring".to_owned()),
             "FERROCCL_SLOT_BYTES" => Some("64k".to_owned()),
@@ -243,11 +245,11 @@ mod tests {
         assert!(error.contains("FERROCCL_SLOTS") && error.contains("many"), "{error}");
         let wrong = |name: &str| (name == "FERROCCL_IB_POLICY").then(|| "qps=4 odd=1".to_owned());
         let error = Config::from_lookup(&wrong).unwrap_err().to_string();
-        assert!(error.contains("(\"odd=1\" is "), "the word is named: {error}");
+        assert!(error.contains("(\"odd=1\" is "), "the error must name the word: {error}");
     }
 
     #[test]
-    fn only_what_must_agree_is_digested() {
+    fn only_tunables_that_must_agree_are_digested() {
         let base = Config::default();
         let patient = Config { timeout: Duration::from_secs(1), ..base.clone() };
         let other = Config { slots: 3, ..base.clone() };

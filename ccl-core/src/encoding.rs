@@ -132,7 +132,7 @@ impl<const N: u32> RankSet<N> {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rank>, D::Error> {
         let bits = Vec::<u8>::deserialize(from)?;
         if bits.len() > N as usize / 8 || bits.last() == Some(&0) {
-            return Err(D::Error::custom("a set of ranks that nobody would write"));
+            return Err(D::Error::custom("a bitmap of ranks is too long or ends with 0"));
         }
         // Ranks are below N, so the cast loses nothing.
         let ranks = (0..bits.len() * 8).map(|rank| rank as Rank);

@@ -32,7 +32,7 @@ pub fn configuration(data: &[u8]) {
                 config.table().into_iter().map(|known| (known.variable, known.value)).collect();
             let again = Config::from_lookup(&|name| shown.get(name).cloned());
             let again = again.map(|again| again.ib_policy);
-            assert_eq!(again, Ok(config.ib_policy), "of {given:?}");
+            assert_eq!(again, Ok(config.ib_policy), "the shown policy differs: {given:?}");
         }
     }
 }

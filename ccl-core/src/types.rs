@@ -260,7 +260,7 @@ impl Collective {
 
 /// Error for a name that is not in the list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what} \"{given}\"; one of: {known}")]
+#[error("unknown {what} \"{given}\"; choose one of: {known}")]
 pub struct UnknownName {
     what: &'static str,
     given: String,
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip_and_strangers_are_told_the_list() {
+    fn names_round_trip_and_errors_list_the_known_names() {
         for value in DataType::ALL {
             assert_eq!(value.to_string().parse::<DataType>(), Ok(value));
         }

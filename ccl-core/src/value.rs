@@ -170,7 +170,7 @@ impl Value for Option<u8> {
 
 /// Index in a table such as the GID table, from 0; an empty text or -1 leaves the choice open.
 impl Value for Option<u32> {
-    const KIND: &'static str = "a number from 0 on, or -1";
+    const KIND: &'static str = "a number of at least 0, or -1";
 
     fn read(text: &str) -> Option<Option<u32>> {
         match text {

@@ -47,8 +47,8 @@ impl Listening {
             }
         };
         let local = listener.local_addr();
-        let port =
-            local.map_err(|error| BootstrapError::System { doing: "name a socket", error })?.port();
+        let doing = "read the listening address";
+        let port = local.map_err(|error| BootstrapError::System { doing, error })?.port();
         let endpoints = hosts.into_iter().map(|host| Endpoint::new(host, port)).collect();
         Ok(Listening { id: UniqueId { endpoints, secret }, listener })
     }

@@ -86,7 +86,7 @@ fn misled(endpoint: &Endpoint, address: SocketAddr) -> String {
     }
     format!(
         "the name {} resolves to {} here, an address of this host: if rank 0 runs on another host, \
-         give that host's address, or correct /etc/hosts; ",
+         use that host's address, or correct /etc/hosts; ",
         endpoint.host,
         address.ip()
     )
@@ -118,7 +118,9 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
             let addresses = contact::addresses(&roster, address);
             Ok(Joined { roster, listener: Some(listener), addresses })
         }
-        Some(Ok(Reply::Members(_))) => Err(Setback::Passing("rank 0 spoke out of turn".to_owned())),
+        Some(Ok(Reply::Members(_))) => {
+            Err(Setback::Passing("rank 0 sent an unexpected message".to_owned()))
+        }
         Some(Err(error)) if error.is_passing() => Err(Setback::Passing(error.to_string())),
         Some(Err(error)) => {
             let is_final = matches!(error, MemberJoinError::Refused(_));
@@ -143,7 +145,7 @@ fn ask_elders(
 ) -> Result<Vec<Member>, Setback> {
     // The rank that came last may have left the others little time.
     let deadline = Deadline::after(deadline.left().max(LINKING_MIN));
-    let (mut elder, mut address, mut last) = (0, root, "it named nobody to ask".to_owned());
+    let (mut elder, mut address, mut last) = (0, root, "it named no other rank".to_owned());
     for (rank, contact) in &referral.elders {
         (elder, address) = (*rank, contact::address(contact, root));
         match ask(join, referral, address, deadline) {
@@ -178,7 +180,9 @@ fn ask(
     let mut machine = MemberJoin::fetch(secret, join.ranks, nonce);
     match converse(&mut machine, &stream, deadline, join)? {
         Some(Ok(Reply::Members(members))) => Ok(members),
-        Some(Ok(Reply::Referred(_))) => Err(Setback::Passing("it spoke out of turn".to_owned())),
+        Some(Ok(Reply::Referred(_))) => {
+            Err(Setback::Passing("it sent an unexpected message".to_owned()))
+        }
         Some(Err(error)) => Err(Setback::Passing(error.to_string())),
         None => Err(Setback::Passing("it did not answer in time".to_owned())),
     }
@@ -186,7 +190,7 @@ fn ask(
 
 fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> BootstrapError {
     let missing = match machine.missing() {
-        Some(ranks) => format!("{ranks} did not: see whether they were started"),
+        Some(ranks) => format!("{ranks} did not join: check that they were started"),
         None => "rank 0 did not report that all ranks have joined".to_owned(),
     };
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }

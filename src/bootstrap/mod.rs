@@ -152,7 +152,7 @@ pub enum BootstrapError {
         error: std::io::Error,
     },
     /// A host name resolves to no address.
-    #[error("the host name of {endpoint} leads to no address: {text}")]
+    #[error("cannot resolve the host name of {endpoint}: {text}")]
     Resolve {
         /// The endpoint.
         endpoint: Endpoint,
@@ -233,8 +233,8 @@ pub enum BootstrapError {
     /// Rank 0 let this rank in, but no elder (a rank that gets the list of members earlier) sent
     /// the list.
     #[error(
-        "rank {rank} was let in, but no rank sent it the list of members within {waited_ms} ms; \
-         the last one asked, rank {elder} at {address}: {last}; {advice}"
+        "rank {rank} was accepted, but no rank sent it the list of members within {waited_ms} ms; \
+         the last request, to rank {elder} at {address}, failed: {last}; {advice}"
     )]
     Untold {
         /// This rank.
@@ -263,7 +263,7 @@ pub enum BootstrapError {
 fn elsewhere(foreign: Option<&Endpoint>) -> String {
     foreign.map_or_else(String::new, |endpoint| {
         format!(
-            "; this host has no address {}, where the other ranks look for rank 0",
+            "; the other ranks look for rank 0 at {}, which is no address of this host",
             endpoint.host
         )
     })

@@ -29,7 +29,7 @@ pub fn resolve(endpoint: &Endpoint, deadline: Deadline) -> Result<Vec<SocketAddr
         .map_err(|e| error(e.to_string()))?;
     match receiver.recv_timeout(deadline.left()) {
         Ok(Ok(addresses)) if !addresses.is_empty() => Ok(addresses),
-        Ok(Ok(_)) => Err(error("it has none".to_owned())),
+        Ok(Ok(_)) => Err(error("no address was found".to_owned())),
         Ok(Err(e)) => Err(error(e.to_string())),
         Err(_) => Err(error("the resolver did not answer in time".to_owned())),
     }

@@ -40,7 +40,7 @@ pub(super) fn join(join: &mut Join) -> Result<Joined, BootstrapError> {
         (None, None) => return Err(no_endpoint()),
     };
     let system = |doing| move |error| BootstrapError::System { doing, error };
-    let address = listener.local_addr().map_err(system("name the listening socket"))?;
+    let address = listener.local_addr().map_err(system("read the listening address"))?;
     if join.id.secret.is_public() && !join.insecure && !address.ip().is_loopback() {
         return Err(BootstrapError::NoSecret { address });
     }
@@ -159,7 +159,7 @@ impl Driver {
                     if socket::prepare(&stream).is_err() {
                         continue;
                     }
-                    tracing::debug!(%from, "a connection to rank 0");
+                    tracing::debug!(%from, "accepted a connection to rank 0");
                     self.accepted += 1;
                     let connection = Connection { stream, outbox: Vec::new(), closing: false };
                     self.connections.insert(self.accepted, connection);

@@ -17,7 +17,7 @@ const AGREEMENT: Duration = Duration::from_secs(1);
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Text for the awaited rank, in errors that name none.
-const NOBODY: &str = "nobody yet";
+const NOBODY: &str = "no other rank yet";
 /// Text for the call, in errors of a rank that learns of a failure between two calls.
 const NEW_CALL: &str = "a new call";
 

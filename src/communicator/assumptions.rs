@@ -54,17 +54,17 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
         if said.is_none() && is_checked {
             let network = match is_infiniband {
                 true => "InfiniBand",
-                false => "RoCE, whose fabric is assumed to hash flows onto its paths,",
+                false => "RoCE (whose fabric is assumed to hash flows onto its paths)",
             };
-            tracing::info!("over {network} messages are spread by `{}`", config.ib_policy);
+            tracing::info!("the queue-pair policy over {network} is `{}`", config.ib_policy);
         }
         return (config, None);
     }
     let because = match said {
         Some(_) => "FERROCCL_IB_ADAPTIVE_ROUTING=1",
         None => {
-            "all RDMA devices are InfiniBand's, whose fabric is assumed to route adaptively \
-             (FERROCCL_IB_ADAPTIVE_ROUTING=0 if it does not)"
+            "all RDMA devices are InfiniBand, whose fabric is assumed to route adaptively \
+             (set FERROCCL_IB_ADAPTIVE_ROUTING=0 if it does not)"
         }
     };
     let pairs = config.policy().otherwise().pairs;
@@ -137,8 +137,8 @@ pub(super) fn adjusted(
     let gbps = 8e-9 * best.1 / round_trip.as_secs_f64();
     let bound = if best.1 < needed { "; FERROCCL_BUDGET_BYTES allows no more" } else { "" };
     let said = format!(
-        "a round trip between hosts takes {} us: {} slots of each link instead of {slots}, so \
-         that it carries up to {gbps:.1} Gbit/s{bound}",
+        "a round trip between hosts takes {} us: each link has {} slots instead of {slots}, and \
+         carries up to {gbps:.1} Gbit/s{bound}",
         round_trip.as_micros(),
         best.0
     );
@@ -183,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn more_is_under_way_where_round_trips_are_long() {
+    fn links_have_more_slots_if_round_trips_are_long() {
         assert_eq!(slots(&[0, 1], 30, |_| {}), (8, None));
         let (many, said) = slots(&[0, 1], 500, |_| {});
         // 6.25 MB in flight, in slots of 256 KiB.
         assert_eq!(many, 32);
-        assert!(said.unwrap().contains("takes 500 us: 32 slots"));
+        assert!(said.unwrap().contains("takes 500 us: each link has 32 slots"));
         let (many, said) = slots(&[0, 1], 50_000, |_| {});
         assert_eq!(many, 64);
         assert!(said.unwrap().contains("2.7 Gbit/s; FERROCCL_BUDGET_BYTES allows no more"));
     }
 
     #[test]
-    fn one_queue_pair_is_enough_where_all_is_infiniband() {
+    fn a_link_over_infiniband_has_one_queue_pair() {
         let mut config = Config::default();
         let stripes = transports::all().into_iter().find(|kind| kind.stripes).unwrap();
         config.transport = stripes.name.to_owned();
@@ -211,15 +211,15 @@ mod tests {
         // The assumption does not hold.
         assert_eq!(pairs(&config, true, true), 16);
         let (holds, note) = flows(&config, true, false);
-        assert!(note.unwrap().starts_with("all RDMA devices are InfiniBand's"));
+        assert!(note.unwrap().starts_with("all RDMA devices are InfiniBand,"));
         let more = "up to 16 queue pairs per link instead of 1";
         assert_eq!(more_flows(&config, &holds).as_deref(), Some(more));
-        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "there are enough");
+        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "16 pairs suffice");
         config.check_network = NetworkCheck::Off;
         assert_eq!(pairs(&config, true, false), 16);
         config.ib_adaptive_routing = Some(true);
         assert_eq!([false, true].map(|more| pairs(&config, false, more)), [1, 1]);
-        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "it was said");
+        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "set by the user");
         (config.check_network, config.ib_adaptive_routing) = (NetworkCheck::Assumed, Some(false));
         assert_eq!(pairs(&config, true, false), 16);
         (config.ib_adaptive_routing, config.ib_policy) = (None, "qps=4".parse().unwrap());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_are_there_where_nobody_has_said_how_many() {
+    fn more_sockets_are_possible_unless_the_user_set_the_number() {
         let mut config = Config::default();
         let (holds, note) = flows(&config, false, false);
         assert_eq!((&holds, note), (&config, None));
@@ -246,7 +246,7 @@ mod tests {
     /// Checks that a link keeps its channels and slots with up to 512 hosts, and that shorter or
     /// fewer slots are logged.
     #[test]
-    fn many_hosts_do_not_halve_a_link_in_silence() {
+    fn shorter_slots_among_many_hosts_are_reported() {
         let mut config = Config::default();
         config.channels = 2;
         for ranks in [2_u32, 3, 4, 5, 8, 9, 16, 17, 64, 512] {
@@ -254,9 +254,9 @@ mod tests {
             let hosts = Hosts::of(&hosts);
             let (adjusted, said) = adjusted(&config, &hosts, Duration::from_micros(10));
             let segment = Segment::new(&hosts, 0, &adjusted);
-            assert_eq!((segment.channels, segment.message_config().slots), (2, 8), "{ranks}");
+            assert_eq!((segment.channels, segment.message_config().slots), (2, 8), "{ranks} ranks");
             let is_whole = segment.shape.slot_bytes == 256 << 10;
-            assert_eq!(said.is_none(), is_whole, "{ranks}: {said:?}");
+            assert_eq!(said.is_none(), is_whole, "{ranks} ranks: {said:?}");
             assert!(said.is_none_or(|said| said.contains("FERROCCL_BUDGET_BYTES=33554432")));
         }
         let hosts = Hosts::of(&(0..3000).collect::<Vec<_>>());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_or_bounded_stays() {
+    fn settings_of_the_user_and_bounded_slots_stay() {
         assert_eq!(slots(&[0, 1], 50_000, |config| config.slots = 4), (4, None));
         assert_eq!(slots(&[0, 0], 50_000, |_| {}), (8, None));
         assert_eq!(slots(&[0, 1], 0, |_| {}), (8, None));

@@ -20,7 +20,7 @@ use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, m
 /// Advice for survivors that did not come together.
 const SHRINK_ADVICE: &str = "All survivors may call shrink() again";
 const GROW_ADVICE: &str =
-    "The communicator is as it was: invite() anew, or go on without newcomers";
+    "The communicator is unharmed: call invite() again, or continue without newcomers";
 
 /// Arguments of a rank when a communicator is split.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

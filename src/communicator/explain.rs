@@ -260,7 +260,11 @@ impl fmt::Display for Explanation {
             writeln!(f, "  device     {device}")?;
         }
         if let Some(StripingPlan { striping, rule, fan_out }) = &self.striping {
-            writeln!(f, "  striping   {striping}, sending to {fan_out}, by the rule \"{rule}\"")?;
+            let ranks = if *fan_out == 1 { "rank" } else { "ranks" };
+            writeln!(
+                f,
+                "  striping   {striping}, sending to {fan_out} {ranks}, by the rule \"{rule}\""
+            )?;
         }
         let Explanation { chunks, chunk_elements, schedule_ops, message_bytes, .. } = self;
         writeln!(

@@ -142,7 +142,7 @@ impl Communicator {
             let times = then.together / seen.together;
             more_flows = times > WORTH;
             let outcome = if more_flows {
-                "so the links keep them"
+                "so the links keep this setting"
             } else {
                 "so the links stay as they were"
             };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_time_counts_only_where_it_is_the_only_one() {
+    fn the_median_skips_the_first_time_unless_it_is_the_only_one() {
         assert_eq!(median(vec![9.0, 3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![9.0, 1.0]), 1.0);
         assert_eq!(median(vec![9.0]), 9.0);
@@ -277,7 +277,10 @@ mod tests {
                 config.transport = "tcp".to_owned();
                 config.check_network = NetworkCheck::Measure;
                 let mut first = Communicator::join_with(how, config).unwrap();
-                assert!(first.measured.is_some() && first.note().is_none(), "of one pair");
+                assert!(
+                    first.measured.is_some() && first.note().is_none(),
+                    "one pair is measured without a note"
+                );
                 let note = Some("so it is".to_owned());
                 first.measured = Some(Measured { more_flows: true, note: note.clone() });
                 let second = first.split(0, 0).unwrap().unwrap();
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_slower_in_company_is_said() {
+    fn an_oversubscribed_network_is_reported() {
         let seen = Measurement { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
         let said = seen.to_string();
         assert!(

@@ -260,7 +260,7 @@ mod tests {
     /// Checks that slots are equal on all hosts: a sender fills the slots that the receiver has
     /// made.
     #[test]
-    fn slots_are_alike_on_hosts_that_are_unevenly_filled() {
+    fn slots_are_equal_on_hosts_with_different_numbers_of_ranks() {
         let mut config = Config::default();
         for (seats, budget_bytes) in
             [([0, 0, 0, 1], 256 << 10), ([0, 0, 0, 1], 1 << 20), ([0, 1, 1, 1], 512 << 10)]
@@ -275,7 +275,7 @@ mod tests {
             let configured_bytes = config.slot_bytes.0;
             assert!(
                 first.1.slot_bytes < configured_bytes,
-                "the budget must be what decides: {first:?}"
+                "the budget does not shorten the slots: {first:?}"
             );
             for rank in 1..hosts.ranks() {
                 assert_eq!(slots(rank), first, "rank {rank} on {seats:?}, {budget_bytes} bytes");
@@ -313,7 +313,7 @@ mod tests {
         let whole = Segment::new(&hosts, 9, &config);
         for (share, slots) in [(4.0, (8, 8)), (1.0, (8, 8)), (0.5, (2, 8)), (0.125, (1, 4))] {
             let segment = whole.clone().on_network(share);
-            assert_eq!(segment.shape, whole.shape, "memory is shared as before");
+            assert_eq!(segment.shape, whole.shape, "slots in shared memory differ");
             assert_eq!((segment.slots_least(), segment.message_config().slots), slots, "{share}");
             assert_eq!(segment.budget_note().is_some(), share < 1.0, "{share}");
             let in_flight = segment.message_config().in_flight_bytes_max(511);

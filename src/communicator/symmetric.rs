@@ -92,7 +92,7 @@ impl<T: Element> SymmetricBuffer<T> {
 }
 
 const ALLOC_ADVICE: &str =
-    "The communicator is as it was: ask for less on every rank, or raise the limit";
+    "The communicator is unharmed: ask for less memory on every rank, or raise the limit";
 
 impl Communicator {
     /// Allocates `count` zeroed elements on every rank, in memory that all ranks of its host map.

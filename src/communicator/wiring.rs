@@ -370,7 +370,7 @@ fn await_more<'a>(
     if late {
         let missing: Vec<String> = missing.map(|peer| format!("rank {peer}")).collect();
         let waiting = format!("a connection with {}", missing.join(", "));
-        let verdict = "See whether that rank can be reached from here.".to_owned();
+        let verdict = "Check whether this rank can reach every rank that it waits for.".to_owned();
         let last_completed = None;
         return Err(Error::Deadline { during, stalled: timeout, waiting, verdict, last_completed });
     }

@@ -90,7 +90,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             names: ("FERROCCL_RANK", "FERROCCL_RANKS"),
             local: local("FERROCCL_LOCAL_RANK", "FERROCCL_LOCAL_RANKS")?,
             rendezvous: |_, _, _| {
-                let because = "FERROCCL_RANK is (rank 0 listens there: HOST:PORT)".to_owned();
+                let because = "FERROCCL_RANK is (give HOST:PORT where rank 0 listens)".to_owned();
                 Err(LaunchError::Absent { name: COMM_ID, because })
             },
         }
@@ -123,7 +123,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             local: (variables.number("SLURM_LOCALID")?, None),
             rendezvous: |_, _, _| {
                 let pass_on =
-                    "srun does so by itself; or use srun --mpi=pmi2, which needs neither of them";
+                    "srun does so by itself; or use srun --mpi=pmi2, which needs neither variable";
                 Err(LaunchError::NoRendezvousPoint { launcher: Launcher::Slurm, pass_on })
             },
         }

@@ -35,7 +35,7 @@ fn with<'a>(base: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'
 }
 
 #[test]
-fn without_a_launcher_there_is_none() {
+fn no_launcher_is_detected_in_an_environment_without_one() {
     assert!(detect(&Variables::of(&[("SHELL", "/bin/sh")])).unwrap().is_none());
     // A batch script under Slurm is one process.
     assert!(detect(&Variables::of(&SLURM[..2])).unwrap().is_none());
@@ -98,7 +98,7 @@ fn our_own_variables_come_first_and_the_address_overrides_every_launcher() {
 }
 
 #[test]
-fn one_rank_needs_no_meeting_point() {
+fn one_rank_needs_no_rendezvous() {
     for (base, size) in [(&SLURM[..], "SLURM_NTASKS"), (&PMI[..], "PMI_SIZE")] {
         assert!(matches!(launch(&with(base, &[(size, "1")])).rendezvous, Rendezvous::Alone));
     }
@@ -123,7 +123,7 @@ fn a_malformed_value_is_named_with_its_variable() {
 }
 
 #[test]
-fn what_is_missing_or_contradictory_is_named() {
+fn a_missing_or_contradictory_variable_is_named() {
     assert!(error(&OWN[..1]).contains("FERROCCL_RANKS is not set"));
     assert!(error(&OWN[1..]).contains("FERROCCL_RANK is not set"));
     assert!(error(&OWN[..2]).contains("FERROCCL_COMM_ID is not set"));
@@ -135,7 +135,7 @@ fn what_is_missing_or_contradictory_is_named() {
 }
 
 #[test]
-fn a_launcher_without_a_meeting_point_is_told_a_worked_example() {
+fn an_error_for_a_launcher_without_rendezvous_has_an_example() {
     let apart = with(&OMPI, &[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")]);
     for pairs in [&apart[..], &SLURM[..], &PMI[..2]] {
         let text = error(pairs);

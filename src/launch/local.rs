@@ -171,7 +171,7 @@ impl Group {
             }
             if next.is_some_and(|at| Instant::now() >= at) {
                 for one in &self.running {
-                    eprintln!("[rank {}] did not end by itself and is ended", one.rank);
+                    eprintln!("[rank {}] did not end by itself, so a signal ends it", one.rank);
                     // If the child has ended, its process id stays taken until `reap`.
                     let _ = kill_process(Pid::from_child(&one.child), signal);
                 }
@@ -228,7 +228,7 @@ impl Drop for Group {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
+#[expect(clippy::disallowed_methods, reason = "the child was killed, so the wait ends at once")]
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
@@ -262,7 +262,7 @@ mod tests {
     use rustix::process::{WaitOptions, waitpid};
 
     #[test]
-    fn a_rank_that_ended_nobody_knows_how_counts_as_failed() {
+    fn a_rank_whose_exit_status_is_unknown_counts_as_failed() {
         let mut group = Group::new();
         for (rank, program) in [(0, "true"), (1, "false")] {
             group.add(rank, Command::new(program).spawn().unwrap()).unwrap();
@@ -294,19 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_rank_failed_before_those_that_ended_with_it() {
+    fn a_killed_rank_counts_as_the_first_of_ranks_that_end_together() {
         let group = ended(&["exit 1", "kill -9 $$", "exit 3"]);
         assert_eq!(group.wait(), LocalExit { code: 137, failed: Some(1) });
     }
 
     #[test]
-    fn a_rank_that_aborts_may_do_so_because_another_failed() {
+    fn a_rank_that_aborts_does_not_count_as_killed() {
         let group = ended(&["exit 3", "kill -ABRT $$"]);
         assert_eq!(group.wait(), LocalExit { code: 3, failed: Some(0) });
     }
 
     #[test]
-    fn a_rank_that_failed_long_before_one_was_killed_is_the_first() {
+    fn a_rank_that_failed_long_before_another_was_killed_is_the_first() {
         let group = shells(&["sleep 4; kill -9 $$", "exit 3"]);
         assert_eq!(group.wait(), LocalExit { code: 3, failed: Some(1) });
     }

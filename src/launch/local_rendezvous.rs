@@ -71,7 +71,7 @@ fn serve(listener: &UnixListener, text: &str, ended: &AtomicBool) {
                 // up.
                 let _ = stream.write_all(text.as_bytes());
             }
-            Ok(_) => tracing::warn!("another user asked for the unique id and was not told"),
+            Ok(_) => tracing::warn!("another user's process was refused the unique id"),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
@@ -102,7 +102,7 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
             Ok(_) => return Err(fail("a process of another user listens there".to_owned())),
             Err(error) if deadline.is_past() => {
                 let waited_ms = deadline.waited_ms();
-                return Err(fail(format!("rank 0 did not come in {waited_ms} ms ({error})")));
+                return Err(fail(format!("rank 0 did not listen within {waited_ms} ms ({error})")));
             }
             Err(_) => {}
         }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_user_are_told_whoever_comes_first() {
+    fn ranks_of_one_user_get_the_unique_id_in_any_order_of_arrival() {
         let name = name("told");
         let endpoints = vec![Endpoint::new("127.0.0.1", 7)];
         let id = UniqueId { endpoints, secret: Secret::from_bytes([1; 32]) };
@@ -153,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_0_that_never_comes_ends_at_the_deadline() {
+    fn waiting_for_a_rank_0_that_never_listens_ends_at_the_deadline() {
         let error = ask(&name("never"), Deadline::after(Duration::from_millis(100)));
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("rank 0 did not come") && error.contains("FERROCCL_COMM_ID"));
+        assert!(error.contains("rank 0 did not listen") && error.contains("FERROCCL_COMM_ID"));
     }
 }

@@ -105,7 +105,7 @@ pub enum LaunchError {
     },
     /// The launcher offers no rendezvous.
     #[error(
-        "{launcher} started this rank, but it hands no address from rank to rank. Say where rank 0 \
+        "{launcher} started this rank, but passes no addresses between ranks. Say where rank 0 \
          listens (a free port on rank 0's host) and give all ranks a secret, for example:\n    \
          export FERROCCL_COMM_ID=node1.example.org:29400 FERROCCL_SECRET=$(openssl rand -hex 16)\n\
          and pass both on to all ranks ({pass_on})"
@@ -129,8 +129,8 @@ pub enum LaunchError {
     },
     /// The PMI process manager failed.
     #[error(
-        "the process manager (PMI): {error}. Or set FERROCCL_COMM_ID=HOST:PORT, and the process \
-         manager is not asked"
+        "the process manager (PMI): {error}. To join without the process manager, set \
+         FERROCCL_COMM_ID=HOST:PORT"
     )]
     Pmi {
         /// The error.
@@ -138,8 +138,9 @@ pub enum LaunchError {
     },
     /// The ranks of this host did not meet.
     #[error(
-        "the ranks of this host could not meet at the abstract Unix socket @{name}: {text}. Or set \
-         FERROCCL_COMM_ID=127.0.0.1:PORT with a free port, for all ranks"
+        "the ranks of this host could not meet at the abstract Unix socket @{name}: {text}. To \
+         meet at a port instead, set FERROCCL_COMM_ID=127.0.0.1:PORT for all ranks; the port must \
+         be free on this host"
     )]
     LocalRendezvous {
         /// The socket's name.
@@ -159,7 +160,7 @@ pub enum LaunchError {
         error: std::io::Error,
     },
     /// The number of local ranks is out of range.
-    #[error("{ranks} local ranks: there can be 1 to {LOCAL_RANKS_MAX}")]
+    #[error("cannot start {ranks} local ranks: the number must be 1 to {LOCAL_RANKS_MAX}")]
     LocalRanks {
         /// The number that was asked for.
         ranks: u32,

@@ -129,7 +129,7 @@ impl Pmi {
         }
         match word(&line, "rc") {
             Ok(code) if code != "0" => {
-                let message = word(&line, "msg").unwrap_or("it does not say why");
+                let message = word(&line, "msg").unwrap_or("no reason was given");
                 let (code, message) = (code.to_owned(), message.to_owned());
                 Err(ServiceError::Refused { command: expected, code, message })
             }
@@ -213,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_manager_refuses_or_garbles_is_told() {
+    fn a_refusal_or_a_malformed_answer_of_the_manager_is_reported() {
         let start = |script| Pmi::over(manager(script), soon());
         let error = start(&[("cmd=init", "cmd=response_to_init rc=-1 msg=no\n")]).err().unwrap();
         assert!(error.to_string().contains("code -1: no"), "{error}");
         let error = start(&[("cmd=init", "cmd=barrier_out\n")]).err().unwrap();
-        assert!(error.to_string().contains("barrier_out where response_to_init"), "{error}");
+        assert!(error.to_string().contains("barrier_out instead of response_to_init"), "{error}");
         let error = start(&[("cmd=init", "hello\n")]).err().unwrap();
         assert!(error.to_string().contains("no cmd"), "{error}");
         let error = start(&[]).err().unwrap();
@@ -233,13 +233,13 @@ mod tests {
             ("cmd=get", "cmd=get_result rc=-1 msg=key_k_not_found value=unknown\n"),
         ])
         .unwrap();
-        assert!(pmi.put("k", &"x".repeat(64)).is_err(), "one byte too long");
+        assert!(pmi.put("k", &"x".repeat(64)).is_err(), "the value is one byte too long");
         assert!(pmi.put("k", "two words").is_err());
         assert!(pmi.get("k").unwrap_err().to_string().contains("key_k_not_found"));
     }
 
     #[test]
-    fn an_endless_line_and_silence_end() {
+    fn an_endless_line_and_a_silent_manager_are_errors() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&theirs).write_all(&[b'x'; 5000]).unwrap();
         let error = Pmi::over(ours.into(), soon()).err().unwrap();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_meet_at_a_known_address_with_their_secret_or_without_over_loopback() {
+    fn ranks_meet_at_a_known_address_with_a_secret_or_over_loopback() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);

@@ -53,7 +53,7 @@ fn from_file(path: &Path) -> Result<Secret, LaunchError> {
     }
     let user = rustix::process::geteuid().as_raw();
     if metadata.uid() != user && metadata.uid() != 0 {
-        return refuse(format!("{FILE}={shown} belongs to another user: own it yourself"));
+        return refuse(format!("{FILE}={shown} belongs to another user: make yourself its owner"));
     }
     passphrase(FILE, &text)
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_and_never_repeated() {
+    fn an_unusable_secret_is_refused_and_never_repeated() {
         for mode in [0o640, 0o604, 0o620] {
             let path = file("open", "moo", mode);
             let error = read(&[(FILE, path.to_str().unwrap())]).unwrap_err();

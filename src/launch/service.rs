@@ -52,7 +52,7 @@ pub enum ServiceError {
         bytes_max: usize,
     },
     /// The answer belongs to another command than the one that was sent.
-    #[error("it answers {answer} where {expected} is due")]
+    #[error("it answered {answer} instead of {expected}")]
     Unexpected {
         /// The command in the answer.
         answer: String,
@@ -90,7 +90,7 @@ pub enum ServiceError {
         code: u8,
     },
     /// The value of the key was not written by this library.
-    #[error("the value of {key} has {bytes} bytes: it is not ours")]
+    #[error("the value of {key} has {bytes} bytes: ferroccl did not write it")]
     Foreign {
         /// The key.
         key: String,
@@ -109,7 +109,7 @@ pub enum ServiceError {
     #[error("the value that rank 0 has published cannot be used: {0}")]
     NoId(ccl_bootstrap::IdentityError),
     /// The barrier of all ranks failed.
-    #[error("not all ranks came: {0}")]
+    #[error("the barrier of all ranks failed: {0}")]
     Barrier(Box<ServiceError>),
 }
 
@@ -130,7 +130,7 @@ pub enum DescriptorError {
     #[error("{0}")]
     Io(Errno),
     /// The descriptor is not a listening socket.
-    #[error("it is no socket that listens: {0}")]
+    #[error("it is not a listening socket: {0}")]
     NoListener(io::ErrorKind),
     /// The socket listens on another port.
     #[error("it listens at port {port}, not at {expected}")]

@@ -211,7 +211,7 @@ pub(super) mod tests {
                     let count = map.lock().unwrap().len() as u64;
                     stream.write_all(&count.to_le_bytes()).ok()?;
                 }
-                other => panic!("command {other}"),
+                other => panic!("the test's store does not know command {other}"),
             }
         }
     }
@@ -221,7 +221,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn both_dialects_are_spoken_and_found_out() {
+    fn both_dialects_are_detected_and_spoken() {
         let soon = || Deadline::after(Duration::from_secs(10));
         for (dialect, is_recent) in
             [(Dialect::Old, false), (Dialect::Recent, false), (Dialect::Recent, true)]
@@ -240,7 +240,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_sets_ends_at_the_deadline() {
+    fn waiting_for_a_key_that_nobody_sets_ends_at_the_deadline() {
         let address = serve(Dialect::Old);
         let soon = Deadline::after(Duration::from_secs(10));
         let mut store = Store::connect(&at(&address, false), soon).unwrap();

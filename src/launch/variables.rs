@@ -8,14 +8,14 @@ use std::ffi::OsString;
 /// Our own variables for joining: rank, address and secret. All other variables are configuration
 /// ([`ccl_core::config`]).
 pub const VARIABLES: &[(&str, &str)] = &[
-    ("FERROCCL_RANK", "this process's rank; with FERROCCL_RANKS and FERROCCL_COMM_ID"),
+    ("FERROCCL_RANK", "this process's rank; needs FERROCCL_RANKS and FERROCCL_COMM_ID too"),
     ("FERROCCL_RANKS", "number of ranks"),
-    ("FERROCCL_LOCAL_RANK", "this process's rank among those of its host"),
+    ("FERROCCL_LOCAL_RANK", "this process's rank among the ranks of its host"),
     ("FERROCCL_LOCAL_RANKS", "number of ranks on this host"),
     ("FERROCCL_COMM_ID", "HOST:PORT where rank 0 listens, or a unique id; for any launcher"),
     ("FERROCCL_SECRET", "text that all ranks know; whoever does not know it cannot join"),
-    ("FERROCCL_SECRET_FILE", "a file with that text, readable by its owner alone"),
-    ("FERROCCL_INSECURE_JOIN", "1: join without a secret, beyond loopback too"),
+    ("FERROCCL_SECRET_FILE", "a file with the secret, readable by its owner alone"),
+    ("FERROCCL_INSECURE_JOIN", "1: join without a secret even beyond loopback"),
     ("FERROCCL_BOOTSTRAP_HOST", "name or address under which the others reach rank 0's host"),
     ("FERROCCL_LISTEN_FD", "rank 0: a listening socket that it inherits (set by -g)"),
 ];

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_read() {
+    fn a_published_record_is_read_back() {
         let region = Region::private(CallRecord::SHARED_BYTES);
         assert_eq!(CallRecord::read(&region), None);
         let CallRecord { sequence, count, .. } = record();

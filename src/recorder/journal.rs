@@ -142,8 +142,8 @@ impl Journal {
 /// Reports lost calls on standard error, because the program's log may be off.
 fn give_up(path: &str, error: &std::io::Error) {
     let text = format!(
-        "ferroccl: FERROCCL_TRACE: {path}: {error}; from here on no calls are kept, and the last \
-         line may be cut\n"
+        "ferroccl: FERROCCL_TRACE: {path}: {error}; from now on no calls are recorded, and the \
+         last line may be incomplete\n"
     );
     // A failure of this write can be reported nowhere.
     let _ = std::io::stderr().write_all(text.as_bytes());

@@ -123,7 +123,7 @@ impl Recorder {
         let (file, region) = match ccl_transport_shm::named_memory(NAME, BYTES) {
             Ok((file, region)) => (Some(file), region),
             Err(error) => {
-                tracing::warn!(%error, "the recording cannot be seen from outside");
+                tracing::warn!(%error, "other processes cannot see the recording");
                 (None, Region::private(BYTES))
             }
         };

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_recording_is_not_read() {
+    fn bytes_that_are_no_recording_are_not_read() {
         assert!(Page::new(&[0; BYTES], &[0; BYTES]).is_none());
     }
 

@@ -97,7 +97,7 @@ fn look_at(pid: u32, found: &mut Found) -> io::Result<()> {
         let text = match error.kind() {
             io::ErrorKind::NotFound => format!("there is no process {pid}"),
             io::ErrorKind::PermissionDenied => {
-                format!("process {pid} is somebody else's: ask as that user, or as root")
+                format!("process {pid} belongs to another user: run this as that user or as root")
             }
             _ => format!("process {pid}: {error}"),
         };

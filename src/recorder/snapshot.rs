@@ -133,7 +133,7 @@ impl Snapshot {
     /// Returns the peers that the rank waits for, in words.
     #[must_use]
     pub fn waits_in_words(&self) -> String {
-        let words = self.waits_for.iter().map(|on| format!("{} of {}", on.what, on.rank));
+        let words = self.waits_for.iter().map(|on| format!("{} of rank {}", on.what, on.rank));
         words.collect::<Vec<_>>().join(", ")
     }
 }

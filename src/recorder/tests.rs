@@ -10,7 +10,7 @@ fn recorder() -> Recorder {
 }
 
 #[test]
-fn the_last_operations_are_read_with_how_far_they_are() {
+fn a_snapshot_has_the_last_operations_and_their_progress() {
     let recorder = recorder();
     let mut writer = recorder.writer().unwrap();
     for sequence in 1..=40 {
@@ -30,7 +30,7 @@ fn the_last_operations_are_read_with_how_far_they_are() {
         (40, Some(3), Some(12), Some(250))
     );
     assert_eq!(last.call.what, "a send and 2 receives");
-    assert_eq!(snapshot.waits_in_words(), "message of 3, room of 0");
+    assert_eq!(snapshot.waits_in_words(), "message of rank 3, room of rank 0");
     assert!(snapshot.operations.iter().rev().skip(1).all(|operation| operation.ended));
     let text = snapshot.to_string();
     assert!(
@@ -43,7 +43,7 @@ fn the_last_operations_are_read_with_how_far_they_are() {
 }
 
 #[test]
-fn what_a_rank_is_doing_follows_from_its_counters() {
+fn the_activity_of_a_rank_follows_from_its_counters() {
     let recorder = recorder();
     let activity = |ms: u64| {
         std::thread::sleep(std::time::Duration::from_millis(ms));
@@ -53,7 +53,7 @@ fn what_a_rank_is_doing_follows_from_its_counters() {
     assert_eq!(activity(0), Activity::Outside);
     writer.begin([MESSAGES, 1, 1, 0]);
     assert_eq!(activity(0), Activity::Moving);
-    assert_eq!(activity(300), Activity::Undriven, "nobody looks");
+    assert_eq!(activity(300), Activity::Undriven, "the data path does not check for progress");
     writer.waits(1, &[]);
     writer.look();
     assert_eq!(activity(0), Activity::Waiting);
@@ -65,7 +65,7 @@ fn what_a_rank_is_doing_follows_from_its_counters() {
 }
 
 #[test]
-fn what_is_off_says_so() {
+fn a_recorder_that_is_off_says_so() {
     let subject = Subject { rank: 0, ranks: 2, communicator: 7, heartbeat_ms: 0 };
     let settings = Settings { is_on: false, signal: false, ..Settings::default() };
     let recorder = Recorder::new(&subject, settings).unwrap();
@@ -74,13 +74,13 @@ fn what_is_off_says_so() {
 }
 
 #[test]
-fn what_is_being_written_is_looked_at_again() {
+fn a_record_that_is_being_written_is_read_again() {
     let recorder = recorder();
     let is_changing = || {
         let copies = recorder.copies();
         Page::new(&copies[0], &copies[1]).unwrap().is_changing()
     };
-    assert!(!is_changing(), "nothing was ever noted");
+    assert!(!is_changing(), "no awaited ranks were ever recorded");
     let mut writer = recorder.writer().unwrap();
     writer.begin([MESSAGES, 1, 1, 0]);
     writer.waits(12, &[Awaited { peer: 3, receives: true }]);
@@ -90,7 +90,7 @@ fn what_is_being_written_is_looked_at_again() {
     let was = number.swap(0, Ordering::Relaxed);
     assert!(is_changing());
     number.store(was, Ordering::Relaxed);
-    assert_eq!(recorder.snapshot().unwrap().waits_in_words(), "message of 3");
+    assert_eq!(recorder.snapshot().unwrap().waits_in_words(), "message of rank 3");
     let looks = |enough: u32| {
         let mut looks = 0;
         retry_until_consistent(|| {

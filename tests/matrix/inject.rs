@@ -87,7 +87,7 @@ impl Draw {
 pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, attempt);
-    let network = Network::switched(3).ok_or("no network")?;
+    let network = Network::switched(3).ok_or("cannot make the network")?;
     prepare(&cell, &network, &draw)?;
     let in_guest = netem(cell.fault).is_some();
     let address = SocketAddr::new(network.hosts[0].ipv4(), PORT);
@@ -102,7 +102,7 @@ pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
         let statistics: Vec<String> =
             network.hosts[..2].iter().map(Host::netem_statistics).collect();
         if statistics.iter().all(|text| text.contains("dropped 0,")) {
-            return Err(format!("nothing was lost: the cell shows nothing: {statistics:?}"));
+            return Err(format!("no packet was lost: the cell is inconclusive: {statistics:?}"));
         }
     }
     verdict(&expected, &draw, &ended)
@@ -115,7 +115,7 @@ pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(
     }
     thread::sleep(draw.after);
     if netem(cell.fault).is_none() && has_ended(job) {
-        return Err("the job ended before the fault: the cell shows nothing".to_owned());
+        return Err("the job ended before the fault: the cell is inconclusive".to_owned());
     }
     Ok(())
 }
@@ -126,8 +126,8 @@ pub(super) fn verdict(expected: &Expected, draw: &Draw, ended: &[Ended]) -> Resu
     judge(expected, &reports).map_err(|error| {
         let outputs = ended.iter().enumerate();
         let outputs: String =
-            outputs.map(|(rank, ended)| format!("\n--- {rank}: {}", ended.output)).collect();
-        format!("{error} (rank {} at {:?}){outputs}", draw.victim, draw.after)
+            outputs.map(|(rank, ended)| format!("\n--- rank {rank}: {}", ended.output)).collect();
+        format!("{error} (drawn: rank {}, fault after {:?}){outputs}", draw.victim, draw.after)
     })
 }
 
@@ -286,7 +286,7 @@ fn resets(network: &Network) -> Result<(), String> {
         thread::sleep(MOMENT / 6);
     }
     if found == 0 {
-        return Err("no connection carried data: the cell shows nothing".to_owned());
+        return Err("no connection carried data: the cell is inconclusive".to_owned());
     }
     if reset == 0 {
         skip("this kernel cannot reset another process's connections: it lacks INET_DIAG_DESTROY");
@@ -305,7 +305,7 @@ fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
         }
         thread::sleep(Duration::from_millis(2));
     }
-    Err(format!("no send queue was longer than {most} bytes: the cell shows nothing"))
+    Err(format!("no send queue was longer than {most} bytes: the cell is inconclusive"))
 }
 
 /// Function that disturbs addresses as a stranger does; returns the number of connections it made.
@@ -329,7 +329,7 @@ fn strangers(
         return Err(format!("the job ended before the strangers came: {INCONCLUSIVE}"));
     }
     if connected < RANKS {
-        return Err(format!("strangers got {connected} connections to {addresses:?}"));
+        return Err(format!("strangers got only {connected} connections to {addresses:?}"));
     }
     Ok(())
 }

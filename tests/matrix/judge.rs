@@ -51,7 +51,7 @@ fn named(error: &str) -> Option<Rank> {
 /// killed rank has no report.
 pub(super) fn judge(expected: &Expected, reports: &[Option<Report>]) -> Result<String, String> {
     if reports.len() != RANKS as usize {
-        return Err(format!("{} reports of {RANKS}", reports.len()));
+        return Err(format!("{} reports of {RANKS} ranks", reports.len()));
     }
     for (rank, report) in reports.iter().enumerate() {
         let Some(report) = report else { continue };
@@ -76,7 +76,10 @@ fn completes(reports: &[Option<Report>]) -> Result<String, String> {
             return Err(format!("rank {rank} did not complete: {error}"));
         }
         if report.completed != *all.get_or_insert(report.completed) {
-            return Err(format!("rank {rank} has completed {}, not {all:?}", report.completed));
+            return Err(format!(
+                "rank {rank} has completed {} operations, not {all:?}",
+                report.completed
+            ));
         }
     }
     match all {
@@ -100,30 +103,30 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
         }
         let error = report.error.as_deref().unwrap_or_default();
         if !named(error).is_some_and(|name| blamed.contains(&name)) {
-            return Err(format!("rank {rank} names none of {blamed:?}: {error}"));
+            return Err(format!("the error of rank {rank} names no rank of {blamed:?}: {error}"));
         }
         let Some(own) = &report.agreed else {
             return Err(format!("rank {rank} has no verdict: {:?}", report.disagreed));
         };
         if agreed.get_or_insert(own) != &own {
-            return Err(format!("rank {rank} says {own:?}, another {agreed:?}"));
+            return Err(format!("rank {rank} says {own:?}, another rank {agreed:?}"));
         }
         least = least.min(report.completed);
     }
     let Some(agreed) = agreed else { return Err("nobody survived".to_owned()) };
     if agreed.dead != failure.dead || agreed.survivors != survivors {
-        return Err(format!("the dead are {:?}, not {agreed:?}", failure.dead));
+        return Err(format!("the dead are {:?}, but the verdict is {agreed:?}", failure.dead));
     }
     if !blamed.iter().any(|rank| agreed.cause.contains(&format!("rank {rank} "))) {
-        return Err(format!("the cause is none of {blamed:?}: {}", agreed.cause));
+        return Err(format!("the cause names no rank of {blamed:?}: {}", agreed.cause));
     }
     if agreed.last_completed != least {
-        return Err(format!("all completed {least}, not {}", agreed.last_completed));
+        return Err(format!("all completed {least} operations, not {}", agreed.last_completed));
     }
     for report in reports.iter().flatten() {
         if report.completed > least + failure.lead_max {
             return Err(format!(
-                "rank {} is at {}, others at {least}",
+                "rank {} is at {} operations, the slowest survivor at {least}",
                 report.rank, report.completed
             ));
         }
@@ -139,7 +142,7 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
 fn in_time(report: &Report, since_ms: u64, within_ms: u64) -> Result<u64, String> {
     let (rank, at_ms) = (report.rank, report.error_ms);
     if report.error.is_none() {
-        return Err(format!("rank {rank} did not notice"));
+        return Err(format!("rank {rank} did not notice the fault"));
     }
     if at_ms < since_ms {
         return Err(format!("rank {rank}: the error came before the fault: {report:?}"));
@@ -171,12 +174,14 @@ fn outcasts(
         }
         in_time(report, failure.woken_ms, failure.within_ms)?;
         if let Some(agreed) = &report.agreed {
-            return Err(format!("rank {rank} is dead, but has {agreed:?}"));
+            return Err(format!("rank {rank} is dead, but has a verdict: {agreed:?}"));
         }
         let error = report.error.as_deref().unwrap_or_default();
         // A rank that was stopped learns that it counts as dead, or that the others have gone.
         if !named(error).is_some_and(|name| name == rank || survivors.contains(&name)) {
-            return Err(format!("rank {rank} names none of {survivors:?}: {error}"));
+            return Err(format!(
+                "the error of rank {rank} names no rank of {survivors:?}: {error}"
+            ));
         }
     }
     Ok(())
@@ -234,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_right_failure_is_let_pass() {
+    fn a_correct_failure_is_accepted() {
         let said = judge(&Expected::Fails(failure()), &right()).unwrap();
         assert_eq!(said, "errors name 2 within 3.1 s, same L");
         let mut killed = right();
         killed[2] = None;
         let failure = Failure { outcasts: Vec::new(), ..failure() };
         judge(&Expected::Fails(failure.clone()), &killed).unwrap();
-        assert!(judge(&Expected::Fails(failure), &right()).is_err(), "the killed cannot report");
+        assert!(judge(&Expected::Fails(failure), &right()).is_err(), "a killed rank reported");
     }
 
     #[test]
@@ -251,10 +256,10 @@ mod tests {
                 report.error = report.error.take().map(|error| error.replace(from, to));
             }
         };
-        assert!(said(0, rename("rank 2 failed", "rank 1 failed")).contains("names none of [2]"));
-        assert!(said(3, rename("rank 2 failed", "it failed")).contains("names none of [2]"));
-        assert!(said(0, rename("rank 2 failed", "rank 12 failed")).contains("names none"));
-        assert!(said(2, rename("rank 1 failed", "nobody failed")).contains("names none of [0, 1"));
+        assert!(said(0, rename("rank 2 failed", "rank 1 failed")).contains("names no rank of [2]"));
+        assert!(said(3, rename("rank 2 failed", "it failed")).contains("names no rank of [2]"));
+        assert!(said(0, rename("rank 2 failed", "rank 12 failed")).contains("names no rank"));
+        assert!(said(2, rename("rank 1 failed", "nobody failed")).contains("names no rank of [0"));
         let cause = |agreed: &mut Agreed| agreed.cause = "rank 1 has been silent".to_owned();
         assert!(change_agreed(1, cause).contains("says"));
         let mut reports = right();
@@ -262,11 +267,11 @@ mod tests {
             report.agreed.as_mut().map(cause);
         }
         let said = judge(&Expected::Fails(failure()), &reports).unwrap_err();
-        assert!(said.contains("the cause is none of [2]"), "{said}");
+        assert!(said.contains("the cause names no rank of [2]"), "{said}");
     }
 
     #[test]
-    fn another_last_operation_is_noticed() {
+    fn a_wrong_last_operation_is_noticed() {
         assert!(change_agreed(3, |agreed| agreed.last_completed += 1).contains("rank 3 says"));
         for wrong in [39, 41] {
             let mut reports = right();
@@ -274,15 +279,15 @@ mod tests {
                 report.agreed.iter_mut().for_each(|agreed| agreed.last_completed = wrong);
             }
             let said = judge(&Expected::Fails(failure()), &reports).unwrap_err();
-            assert_eq!(said, format!("all completed 40, not {wrong}"));
+            assert_eq!(said, format!("all completed 40 operations, not {wrong}"));
         }
         assert!(said(1, |report| report.completed = 42).contains("rank 1 is at 42"));
         assert!(said(2, |report| report.completed = 42).contains("rank 2 is at 42"));
-        assert!(said(0, |report| report.completed = 39).contains("all completed 39, not 40"));
+        assert!(said(0, |report| report.completed = 39).contains("all completed 39 operations"));
     }
 
     #[test]
-    fn another_view_of_who_lives_is_noticed() {
+    fn a_wrong_list_of_survivors_is_noticed() {
         assert!(change_agreed(0, |agreed| agreed.dead.push(3)).contains("another"));
         let mut reports = right();
         for agreed in reports.iter_mut().flatten().filter_map(|report| report.agreed.as_mut()) {
@@ -304,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_notice_or_report_is_noticed() {
+    fn ranks_that_miss_the_fault_or_do_not_report_are_noticed() {
         assert!(said(1, |report| report.error = None).contains("rank 1 did not notice"));
         assert!(said(1, |report| report.later = None).contains("rank 1 goes on"));
         assert!(said(1, |report| report.rank = 0).contains("calls itself"));
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_data_is_noticed_whatever_is_expected() {
+    fn wrong_data_is_noticed_for_every_expected_end() {
         let mut reports = right();
         reports[3].as_mut().unwrap().wrong = Some("element 7".to_owned());
         for expected in [Expected::Completes, Expected::Fails(failure())] {
@@ -327,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_is_of_all_ranks_and_all_operations() {
+    fn completion_requires_all_ranks_and_all_operations() {
         let report = |rank| Report { rank, completed: 9, ..Report::default() };
         let all: Vec<_> = (0..RANKS).map(|rank| Some(report(rank))).collect();
         assert_eq!(judge(&Expected::Completes, &all).unwrap(), "completes");

@@ -33,7 +33,7 @@ const RANKS: u32 = 4;
 const PER_HOST: u32 = 2;
 /// Text in the error of a cell whose fault did not hit its job. On a busy machine a job may end
 /// early, or a queue may be full only between two checks. Such a cell runs again.
-const INCONCLUSIVE: &str = "the cell shows nothing";
+const INCONCLUSIVE: &str = "the cell is inconclusive";
 /// Maximum number of runs of a cell.
 const ATTEMPTS: usize = 5;
 /// Number of jobs that run at the same time: jobs mostly wait.
@@ -99,7 +99,10 @@ where
             let outcome = conclusive.unwrap_or_else(|| attempt(ATTEMPTS - 1));
             let took = start.elapsed().as_secs_f64();
             let first_line = outcome.lines().next().unwrap_or_default();
-            say(&format!("{} and so on took {took:.1} s: {first_line}", cells[0].name()));
+            say(&format!(
+                "the job that starts with cell {} took {took:.1} s: {first_line}",
+                cells[0].name()
+            ));
             outcomes[index].set(outcome).unwrap();
         }
     };
@@ -113,10 +116,10 @@ where
             say(&format!("{CELL}{place} | {name} | {algorithm} | {first_line}"));
         }
         if outcome.starts_with(WRONG) {
-            wrong.push(format!("{} and so on: {outcome}", cells[0].name()));
+            wrong.push(format!("the job that starts with cell {}: {outcome}", cells[0].name()));
         }
     }
-    assert!(wrong.is_empty(), "{} of {} jobs:\n{}", wrong.len(), jobs.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {} jobs fail:\n{}", wrong.len(), jobs.len(), wrong.join("\n"));
 }
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
@@ -142,8 +145,8 @@ fn faults_meet_algorithms_and_collectives() {
 fn netem_meets_algorithms_and_collectives() {
     let Some(network) = Network::switched(2) else { return };
     if let Err(reason) = network.hosts[0].netem("delay 1ms") {
-        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
-        return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
+        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set, but netem fails: {reason}");
+        return skip(&format!("this kernel has no netem ({reason}); use `cargo xtask guest`"));
     }
     // In the guest, starting processes takes most of the time: all cells of a fault are one job.
     let job = |fault: &Fault| chosen(|cell| cell.fault == *fault);
@@ -153,10 +156,12 @@ fn netem_meets_algorithms_and_collectives() {
 }
 
 #[test]
-fn the_page_is_of_this_matrix() {
+fn the_page_has_every_cell() {
     let page = include_str!("../../docs/fault-matrix.md");
     let parts: Vec<&str> = page.split("\n## ").collect();
-    let [_, network, guest, rdma, ofi, _simulator] = parts[..] else { panic!("{}", parts.len()) };
+    let [_, network, guest, rdma, ofi, _simulator] = parts[..] else {
+        panic!("docs/fault-matrix.md has {} parts instead of 6", parts.len())
+    };
     let (lossy, others): (Vec<Fault>, _) = Fault::ALL.iter().partition(|f| netem(**f).is_some());
     assert_page(network, &others);
     assert_page(guest, &lossy);

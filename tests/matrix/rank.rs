@@ -192,7 +192,7 @@ fn operate(
 }
 
 #[test]
-fn the_content_tells_operations_ranks_and_places_apart() {
+fn content_differs_by_operation_sender_receiver_and_index() {
     let mut all = Vec::new();
     for (operation, from) in (0..50).flat_map(|n| (0..RANKS).map(move |from| (n, from))) {
         all.extend((0..RANKS).flat_map(|to| [0, 1, 1 << 20].map(|i| (operation, from, to, i))));

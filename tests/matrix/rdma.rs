@@ -78,13 +78,13 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
     let ended = job.end(LONG);
     drop(down);
     if lossy.is_some_and(|lossy| lossy.lost() == lost_before) {
-        return Err("nothing was lost".to_owned());
+        return Err("no packet was lost".to_owned());
     }
     verdict(&expected, &draw, &ended)
 }
 
 #[test]
-fn what_happens_to_ranks_and_links_meets_algorithms_and_collectives() {
+fn faults_of_ranks_and_links_meet_algorithms_and_collectives() {
     let Some((sides, _turn)) = rails() else { return };
     let cells = chosen(|cell| FAULTS.contains(&cell.fault));
     // Starting processes takes most of the time: all cells with packet loss are one job.

@@ -29,7 +29,7 @@ pub(super) fn pairwise(all: &[Cell]) -> Vec<Cell> {
 }
 
 #[test]
-fn all_pairs_are_covered_by_few() {
+fn few_cells_cover_all_pairs() {
     let all = Cell::all();
     let chosen = pairwise(&all);
     let covered = |pair: &Pair| chosen.iter().any(|cell| pairs(cell).contains(pair));
@@ -37,12 +37,12 @@ fn all_pairs_are_covered_by_few() {
     // Each pair of a fault and a family needs a cell of its own, so this is the minimum.
     let least = Fault::ALL.len() * Family::ALL.len();
     assert_eq!(all.len(), least * COLLECTIVES.len());
-    assert!(chosen.len() <= least + 2, "{}", chosen.len());
-    assert_eq!(chosen, pairwise(&all), "the same every time");
+    assert!(chosen.len() <= least + 2, "{} cells are chosen", chosen.len());
+    assert_eq!(chosen, pairwise(&all), "another call chooses other cells");
     let without: Vec<Cell> = chosen[1..].to_vec();
     let missing = all
         .iter()
         .flat_map(pairs)
         .any(|pair| !without.iter().any(|cell| pairs(cell).contains(&pair)));
-    assert!(missing, "the first one was needed, so the check can fail");
+    assert!(missing, "all pairs are covered without the first cell, too");
 }

@@ -131,14 +131,14 @@ pub(crate) fn assert_page(page: &str, faults: &[Fault]) {
     let rows: Vec<String> = page.lines().map(words).collect();
     let families = Family::ALL.map(Family::name).join(" | ");
     let head = format!("| fault | collective | {families} |");
-    assert!(rows.contains(&head), "no {head}");
+    assert!(rows.contains(&head), "the page has no row {head}");
     for (fault, collective) in faults.iter().flat_map(|f| COLLECTIVES.map(|c| (f, c))) {
         let start = format!("| {} | {collective} | ", fault.name());
         let row = rows.iter().find_map(|row| row.strip_prefix(&start));
-        let row = row.unwrap_or_else(|| panic!("no {start}"));
+        let row = row.unwrap_or_else(|| panic!("no row starts with {start}"));
         let cells: Vec<&str> = row.trim_end_matches('|').split(" | ").collect();
-        assert!(cells.len() == Family::ALL.len(), "{row}");
-        assert!(cells.iter().all(|cell| !cell.trim().is_empty()), "{row}");
+        assert!(cells.len() == Family::ALL.len(), "wrong number of cells: {row}");
+        assert!(cells.iter().all(|cell| !cell.trim().is_empty()), "empty cell: {row}");
     }
 }
 

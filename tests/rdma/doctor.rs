@@ -23,7 +23,7 @@ fn found(devices: &[String], check: &str) -> (i32, Vec<(String, String)>) {
 }
 
 #[test]
-fn the_doctor_sees_ports_and_one_that_lost_its_link() {
+fn the_doctor_reports_ports_and_warns_of_a_lost_link() {
     let Some((devices, _turn)) = devices() else {
         return;
     };

@@ -88,7 +88,7 @@ impl Drop for Netem {
 }
 
 #[test]
-fn packets_that_are_lost_are_sent_again() {
+fn lost_packets_are_sent_again() {
     let Some((devices, _turn)) = devices() else { return };
     for policy in ["qps=4 order=split chunk=4K", "qps=4"] {
         let config = over(&devices, |config| {
@@ -104,7 +104,7 @@ fn packets_that_are_lost_are_sent_again() {
             let late = || start.elapsed() > ENDED;
             sums(communicator, || watched.lost() >= enough || late()).unwrap();
         });
-        assert!(lossy.lost() >= enough, "hardly anything was lost");
+        assert!(lossy.lost() >= enough, "fewer than {LOST} packets were lost");
     }
 }
 
@@ -157,7 +157,7 @@ pub(super) fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> R
 }
 
 #[test]
-fn a_link_that_is_away_for_a_moment_is_waited_for() {
+fn ranks_wait_for_a_link_that_is_down_for_a_moment() {
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| config.ib_policy = "2".parse().unwrap());
     let device = devices[1].clone();
@@ -174,7 +174,7 @@ fn a_link_that_is_away_for_a_moment_is_waited_for() {
 }
 
 #[test]
-fn a_link_that_stays_away_is_named() {
+fn a_link_that_stays_down_is_named() {
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| config.ib_policy = "2".parse().unwrap());
     let device = devices[1].clone();

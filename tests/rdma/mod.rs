@@ -187,7 +187,7 @@ fn large_messages_are_copied_at_neither_end() {
             })
             .fold([0; 3], |all, one| std::array::from_fn(|at| all[at] + one[at]))
     });
-    println!("sent, zero copy, placed: {seen:?}");
+    println!("messages sent, sent with zero copy, placed directly: {seen:?}");
     for [sent, zero_copy, _] in &seen {
         assert!(zero_copy * 2 > *sent, "{zero_copy} of {sent} messages were sent with zero copy");
     }
@@ -229,12 +229,12 @@ fn registered_buffers_use_zero_copy_for_shorter_messages() {
         let [first, ..] = registered;
         let mut data = first.into_inner();
         communicator.all_reduce_in_place(&mut data, Reduction::Max).unwrap();
-        assert_eq!(zero_copy(communicator), after, "it is registered no longer");
+        assert_eq!(zero_copy(communicator), after, "the buffer is still registered");
         (unregistered, after)
     });
-    println!("zero_copy before and after: {seen:?}");
+    println!("zero-copy messages before and after registration: {seen:?}");
     for (before, after) in seen {
-        assert!(before == 0 && after > 0, "{before}, then {after}");
+        assert!(before == 0 && after > 0, "zero-copy messages: {before}, then {after}");
     }
 }
 
@@ -263,7 +263,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
             let call = Call::even(Collective::AllReduce, DataType::Float32, 1000);
             let plan = communicator.explain(&call).unwrap();
             assert_eq!(plan.striping.as_ref().unwrap().striping.pairs, pairs as u32);
-            let device = "credits and CTS of traffic class 0 (that of data)";
+            let device = "credits and CTS of traffic class 0 (the class of data)";
             assert!(plan.to_string().contains(device), "{plan}");
             // There may also be a note about the round trip: a Soft-RoCE device is slow.
             let note = plan.note.as_deref().unwrap_or_default();
@@ -293,9 +293,9 @@ fn seven_senders_keep_to_the_budget_of_their_receiver() {
         let mut all_statistics = communicator.peer_statistics();
         all_statistics.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
     });
-    println!("bytes under way to rank 0, at most: {under_way:?}");
+    println!("largest number of bytes in flight to rank 0, by sender: {under_way:?}");
     let all: u64 = under_way.iter().sum();
-    assert!(all <= BUDGET as u64 / 4, "{all} bytes");
+    assert!(all <= BUDGET as u64 / 4, "{all} bytes in flight exceed the budget");
     assert!(under_way[1..].iter().all(|own| *own > 0), "{under_way:?}");
 }
 
@@ -326,11 +326,11 @@ fn one_sender_takes_the_credits_of_idle_ones() {
         let mut all_statistics = communicator.peer_statistics();
         all_statistics.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
     });
-    println!("bytes under way to rank 0, at most: {under_way:?}");
+    println!("largest number of bytes in flight to rank 0, by sender: {under_way:?}");
     let equal = BUDGET as u64 / 4 / 7;
     assert!(
         (equal + equal / 2..=BUDGET as u64 / 4).contains(&under_way[1]),
-        "{under_way:?} of {equal}"
+        "bytes in flight by sender: {under_way:?}; an equal share is {equal}"
     );
 }
 

@@ -24,8 +24,8 @@ const AT_ONCE: usize = 6;
 const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
 
 #[test]
-fn a_port_of_two_loses_its_link_and_nccl_a_port_only() {
-    let test = "a_port_of_two_loses_its_link_and_nccl_a_port_only";
+fn nccl_goes_on_over_one_port_when_the_other_loses_its_link() {
+    let test = "nccl_goes_on_over_one_port_when_the_other_loses_its_link";
     let Some((sides, _turn)) = rails() else { return };
     if std::env::var_os(OWN).is_some() {
         return on(&sides);
@@ -70,7 +70,7 @@ fn exchange(pair: &mut Pair) {
     for (sent, wanted) in sent.into_iter().zip(wanted) {
         assert_eq!(both(sent, wanted), [BYTES]);
     }
-    assert!(pair.into == pair.from, "other data");
+    assert!(pair.into == pair.from, "the received data differs from the sent data");
 }
 
 /// Exchanges messages until the sender's data leaves through exactly those of its ports that
@@ -84,7 +84,7 @@ fn exchange_over(pair: &mut Pair, ports: &[String], wanted: [bool; 2]) -> Durati
         if sent == wanted {
             return start.elapsed();
         }
-        assert!(start.elapsed() < PATIENCE, "{sent:?} and not {wanted:?}");
+        assert!(start.elapsed() < PATIENCE, "ports in use: {sent:?} instead of {wanted:?}");
     }
 }
 
@@ -101,7 +101,7 @@ fn on([listening, connecting]: &[Vec<String>; 2]) {
     other.close();
     drop(down);
     let again = exchange_over(&mut pair, connecting, [true, true]);
-    println!("both after {both:?}, one after {alone:?}, both again after {again:?}");
+    println!("both ports used after {both:?}, one after {alone:?}, both again after {again:?}");
     pair.close();
     // SAFETY: the context is this test's.
     ok(unsafe { (NET.finalize.unwrap())(context) });

@@ -22,7 +22,7 @@ fn address(device: &str) -> Ipv4Addr {
     let gids = format!("/sys/class/infiniband/{device}/ports/{port}/gids");
     let gids = (0..8).filter_map(|row| std::fs::read_to_string(format!("{gids}/{row}")).ok());
     let addresses = gids.filter_map(|gid| gid.trim().parse::<Ipv6Addr>().ok()?.to_ipv4_mapped());
-    addresses.max().expect("an address of IPv4")
+    addresses.max().expect("the device has no IPv4 address")
 }
 
 /// Sends `count` elements from rank 0 to rank 1, which calls `before` before it receives them.
@@ -45,7 +45,7 @@ fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'stat
 }
 
 #[test]
-fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
+fn packets_follow_the_policy_and_control_has_its_own_traffic_class() {
     // Twice the size of all slots: half of the data needs further credits or CTS.
     const COUNT: usize = 1 << 20;
     let Some((devices, _turn)) = devices() else { return };
@@ -88,10 +88,10 @@ fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
     );
     // The numbers of credits and CTS depend on how late each side is.
     assert!(credits + cts > 0);
-    assert_eq!(words, WORD, "the first message goes by a rule of its own");
-    assert_eq!(pairs.len(), 4, "queue pairs that carried data");
+    assert_eq!(words, WORD, "only the first message follows the rule for short messages");
+    assert_eq!(pairs.len(), 4, "number of queue pairs that carried data");
     let all: usize = pairs.values().map(|(bytes, _)| bytes).sum();
-    assert!((4 * COUNT..4 * COUNT + 4096).contains(&all), "{all} bytes");
+    assert!((4 * COUNT..4 * COUNT + 4096).contains(&all), "{all} bytes of data");
     assert!(pairs.values().all(|(bytes, _)| bytes.abs_diff(all / 4) < all / 100), "{pairs:?}");
     assert!(pairs.values().all(|(_, ports)| ports.len() == 1), "{pairs:?}");
     let ports: BTreeSet<u16> = pairs.values().flat_map(|(_, ports)| ports.clone()).collect();
@@ -156,7 +156,7 @@ fn a_policy_is_changed_between_operations() {
         }
         let error = communicator.set_policy("qps=5").unwrap_err().to_string();
         assert!(error.contains("5 queue pairs") && error.contains("FERROCCL_IB_POLICY"), "{error}");
-        assert_eq!(communicator.config().ib_policy.to_string(), "qps=1", "the old one stays");
+        assert_eq!(communicator.config().ib_policy.to_string(), "qps=1", "the old policy stays");
         flows
     });
     let packets = capture.end();
@@ -167,7 +167,7 @@ fn a_policy_is_changed_between_operations() {
             (flow.queue_pair, flow.source_port) == (packet.pair, packet.source_port)
                 && (*to, flow.from) == (1, address.into())
         };
-        assert!(told[0].iter().any(is_it), "{packet:?} is none of {:?}", told[0]);
+        assert!(told[0].iter().any(is_it), "{packet:?} is of none of the flows {:?}", told[0]);
     }
     let all: usize = data.iter().map(|packet| packet.payload).sum();
     let mut seen = 0;

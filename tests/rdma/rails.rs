@@ -110,7 +110,7 @@ fn a_device_that_loses_its_link_is_taken_out_and_comes_back() {
     );
     for (took, back, before, rails) in seen {
         println!("failed after {took:?}, back after {back:?}: {rails:?}");
-        assert!(rails[0].bytes > before, "it is not used again: {rails:?}");
+        assert!(rails[0].bytes > before, "the recovered rail 0 is not used: {rails:?}");
         assert_eq!(rails[1].failures, 0, "{rails:?}");
     }
 }

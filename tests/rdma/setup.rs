@@ -38,18 +38,18 @@ fn assert_said(ended: &[(bool, String)], texts: &[&str]) {
     let all = ended.iter().map(|(_, said)| said.as_str()).collect::<Vec<_>>().join("\n");
     assert!(ended.iter().all(|(succeeded, _)| !succeeded), "{all}");
     for text in texts {
-        assert!(all.contains(text), "{text:?} is not said: {all}");
+        assert!(all.contains(text), "the output lacks {text:?}: {all}");
     }
 }
 
 #[test]
-fn a_row_without_an_address_is_named_with_those_that_have_one() {
+fn an_empty_gid_row_is_named_with_the_rows_that_have_an_address() {
     let Some((devices, _turn)) = devices() else { return };
     let ended = run(&devices, 2, "sums", |_, mut command| {
         command.env("FERROCCL_IB_GID_INDEX", "77");
         command
     });
-    assert_said(&ended, &["row 77 of the table of addresses is empty; those with one are 0"]);
+    assert_said(&ended, &["row 77 of the GID table has no address; rows with an address: 0"]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_port_that_is_down_is_named() {
 }
 
 #[test]
-fn a_peer_with_another_policy_is_told_so() {
+fn ranks_with_different_policies_do_not_join() {
     let Some((devices, _turn)) = devices() else { return };
     let ended = run(&devices, 2, "sums", |rank, mut command| {
         command.env("FERROCCL_IB_POLICY", format!("qps={}", rank + 1));

@@ -27,7 +27,7 @@ fn networks(devices: &[String]) -> Vec<Option<String>> {
 }
 
 #[test]
-fn the_topology_has_ports_with_what_they_carry() {
+fn the_topology_has_the_bandwidth_of_each_port_that_is_up() {
     let Some((devices, _turn)) = devices() else {
         return;
     };
@@ -35,5 +35,5 @@ fn the_topology_has_ports_with_what_they_carry() {
     println!("{devices:?}: {up:?}");
     assert!(up.iter().all(Option::is_some), "{up:?}");
     let _down = Down::new(&devices[1]);
-    assert_eq!(networks(&devices)[1], None, "of {up:?}");
+    assert_eq!(networks(&devices)[1], None, "networks before the link went down: {up:?}");
 }

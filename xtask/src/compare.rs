@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// Number of measurements of each transport, alternating between the transports.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Three sizes and few iterations, to see that everything works, not how fast it is.
+    /// Run only three sizes and few iterations: a test that everything works, not a measurement.
     #[arg(long)]
     short: bool,
     /// Directory of built programs to measure on this machine; passed by the host to the guest.
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     if !rdma_ports().is_empty() {
         return measure(&built, &out, options);
     }
-    println!("this machine has no RDMA device, so all is measured in the guest, which is emulated");
+    println!("this machine has no RDMA device, so the measurements run in an emulated guest");
     let (rounds, transports) = (options.rounds.to_string(), options.transports.join(","));
     let words = ["compare-transports".as_ref(), "--built".as_ref(), built.as_os_str()];
     let place = ["--out".as_ref(), out.as_os_str()];
@@ -199,7 +199,7 @@ fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec
     let text = fs::read_to_string(&rows);
     let text = text.map_err(|error| format!("cannot read {}: {error}", rows.display()))?;
     let _ = fs::remove_file(&rows);
-    points(&text).ok_or_else(|| format!("{} wrote no rows", program.display()))
+    points(&text).ok_or_else(|| format!("{} wrote wrong or incomplete rows", program.display()))
 }
 
 /// Parses the rows of a perf program; returns `None` if a row has wrong values or lacks a field.
@@ -253,7 +253,7 @@ mod tests {
         {"time_us": 4.0, "time_us_p50": 2.0, "busbw_gbps": 0.002, "wrong": 0}}]}"#;
 
     #[test]
-    fn rows_become_points_and_wrong_ones_do_not() {
+    fn rows_become_points_unless_they_have_wrong_values() {
         let point = Point { bytes: 8, time_us: 2.0, bus_gbps: 0.004 };
         assert_eq!(points(ROW), Some(vec![point]));
         assert_eq!(points(&ROW.replace("\"wrong\": 0", "\"wrong\": 3")), None);

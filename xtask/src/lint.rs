@@ -47,13 +47,13 @@ const CHECKS: [Check; 4] = [
             "warnings",
         ],
         env: None,
-        advice: "say `#[cfg(feature = \"tls\")]` where the warnings are",
+        advice: "add `#[cfg(feature = \"tls\")]` where the warnings are",
     },
     Check {
         name: "documentation",
         args: &["doc", "--workspace", "--locked", "--no-deps", "--document-private-items"],
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
-        advice: "fix the links and the text that rustdoc names",
+        advice: "fix the links and the text that rustdoc reports",
     },
 ];
 
@@ -84,7 +84,7 @@ pub(crate) fn run() -> Outcome {
         note("licences and sources", since, outcome);
     } else {
         println!(
-            "\nSKIPPED: licences and sources: `cargo install cargo-deny` installs what checks them"
+            "\nSKIPPED: licences and sources: cargo-deny is missing; run `cargo install cargo-deny`"
         );
     }
     let seconds = start.elapsed().as_secs();

@@ -46,7 +46,7 @@ impl Provenance {
     }
 }
 
-/// Returns the first port of each of at most two RDMA devices of the kernel, in the notation of
+/// Returns at most two of the kernel's RDMA devices, each as its first port in the notation of
 /// `FERROCCL_IB_HCA`.
 pub(crate) fn rdma_ports() -> Vec<String> {
     let mut names = all_rdma_ports();
@@ -82,7 +82,7 @@ pub(crate) fn disk_notice() -> String {
 /// Returns advice if the disk is almost full.
 pub(crate) fn disk_advice() -> Option<String> {
     let free = free_mib().filter(|free| *free < DISK_FULL_MIB)?;
-    Some(format!("only {free} MiB of disk are free: make room, with `cargo clean` for one"))
+    Some(format!("only {free} MiB of disk are free: make room, for example with `cargo clean`"))
 }
 
 fn free_mib() -> Option<u64> {

@@ -63,7 +63,7 @@ impl End {
     pub(crate) fn describe(self) -> String {
         match self {
             End::Exit(status) => status.to_string(),
-            End::Deadline => "killed: past its deadline".to_owned(),
+            End::Deadline => "killed at its deadline".to_owned(),
             End::LeftRunning => "left a process running, which was killed".to_owned(),
         }
     }

@@ -18,17 +18,17 @@ const PACKAGES: [Package; 6] = [
     Package {
         name: "openmpi-bin",
         program: "mpirun",
-        purpose: "`cargo xtask bench` measures it side by side with ours",
+        purpose: "`cargo xtask bench` measures ferroccl side by side with it",
     },
     Package {
         name: "libopenmpi-dev",
         program: "mpicc",
-        purpose: "`cargo xtask bench` compiles a small program of ours with it",
+        purpose: "`cargo xtask bench` compiles its MPI program with it",
     },
     Package {
         name: "iperf3",
         program: "iperf3",
-        purpose: "`cargo xtask bench --network` measures what TCP can carry with it",
+        purpose: "`cargo xtask bench --network` measures the bandwidth of TCP with it",
     },
     Package {
         name: "python3-torch",
@@ -38,7 +38,7 @@ const PACKAGES: [Package; 6] = [
     Package {
         name: "perftest",
         program: "ib_write_bw",
-        purpose: "`cargo xtask bench --rdma` measures what RDMA can carry with it",
+        purpose: "`cargo xtask bench --rdma` measures the latency and bandwidth of RDMA with it",
     },
     Package {
         name: "valgrind",
@@ -60,23 +60,23 @@ fn install_command(packages: &[&Package]) -> String {
 pub(crate) fn notice() -> String {
     let missing: Vec<&str> = missing().iter().map(|package| package.name).collect();
     if missing.is_empty() {
-        return "All that `cargo xtask bench` and `check` can use is installed.".to_owned();
+        return "Every package that `cargo xtask bench` and `check` use is installed.".to_owned();
     }
     format!(
-        "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check` would use them; no \
-         test is skipped without them (`cargo xtask setup` installs them).",
+        "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check` use them, and one \
+         test of xtask, which is skipped without PyTorch (`cargo xtask setup` installs them).",
         missing.join(", ")
     )
 }
 
 /// Installs the nightly toolchain and missing packages; without root, prints apt-get's command.
 pub(crate) fn run() -> Outcome {
-    println!("The tests need Rust and a C linker and nothing else.");
+    println!("The tests need only Rust and a C linker.");
     if process::is_installed("rustup") {
-        println!("nightly: `cargo xtask check asan` and `... fuzz` build with it");
+        println!("nightly toolchain: `cargo xtask check asan` and `... fuzz` build with it");
         shell("rustup toolchain install nightly --profile minimal")?;
     } else {
-        println!("There is no rustup to install the nightly toolchain with, for sanitizers.");
+        println!("rustup, which installs nightly for sanitizers and fuzzers, is missing.");
     }
     for package in &PACKAGES {
         let state = if process::is_installed(package.program) { "installed" } else { "missing" };
@@ -90,13 +90,13 @@ pub(crate) fn run() -> Outcome {
     let install = install_command(&missing);
     if !process::is_installed("apt-get") {
         println!(
-            "This is no Debian. Install your system's packages of Open MPI (with `mpicc`), \
+            "apt-get is missing. Install your system's packages of Open MPI (with `mpicc`), \
              iperf3, PyTorch, perftest and valgrind."
         );
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {
-        println!("Only root may install. Run:\n\n    sudo {install}\n");
+        println!("Only root may install packages. Run:\n\n    sudo {install}\n");
         return Ok(());
     }
     for line in ["apt-get update", &install] {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_missing_is_installed() {
+    fn only_missing_packages_are_installed() {
         let command = install_command(&[&PACKAGES[1]]);
         assert!(command.ends_with("libopenmpi-dev") && !command.contains("openmpi-bin"));
     }

@@ -18,7 +18,7 @@ mod tests {
         let said = String::from_utf8_lossy(&made.stdout);
         assert!(made.status.success(), "{said}{}", String::from_utf8_lossy(&made.stderr));
         let place = said.lines().find_map(|line| line.split_once(" is ready."));
-        PathBuf::from(place.expect("it says where it is").0)
+        PathBuf::from(place.expect("the output must say where the bundle is").0)
     }
 
     /// Runs the checks; returns whether they passed, their results, and their output.

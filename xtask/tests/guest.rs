@@ -13,7 +13,7 @@ mod guest {
         command.arg("guest").args(arguments).env("FERROCCL_TEST_WORD", "it's\n\"this\"");
         let output = command.output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let unavailable = "guest: no guest can be had here: ";
+        let unavailable = "guest: this machine cannot run a guest: ";
         if let Some(reason) = stderr.lines().find_map(|line| line.strip_prefix(unavailable)) {
             // The test harness captures `eprintln!`, so this writes to stderr directly.
             std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
@@ -42,9 +42,9 @@ mod guest {
         let Some(output) = output else { return };
         assert_eq!(output.status.code(), Some(0));
         let expected = [bytes.as_slice(), b"end"].concat();
-        assert!(output.stdout == expected, "{} bytes came", output.stdout.len());
+        assert!(output.stdout == expected, "stdout differs: {} bytes", output.stdout.len());
         // An installation of the guest prints a message before these bytes.
-        assert!(output.stderr.ends_with(&bytes), "{} bytes came", output.stderr.len());
+        assert!(output.stderr.ends_with(&bytes), "stderr differs: {} bytes", output.stderr.len());
     }
 
     #[test]
@@ -74,7 +74,7 @@ mod guest {
     }
 
     #[test]
-    fn a_command_past_its_time_is_ended() {
+    fn a_command_is_ended_at_its_time_limit() {
         let Some(_) = guest(&["--", "true"]) else { return };
         let start = Instant::now();
         let output = guest(&["--timeout", "10", "--", "sleep", "600"]).unwrap();
@@ -84,7 +84,7 @@ mod guest {
     }
 
     #[test]
-    fn a_guest_that_dies_is_no_status_of_the_command() {
+    fn a_guest_that_dies_gives_status_125() {
         let crash = ["--", "sh", "-c", "echo c >/proc/sysrq-trigger"];
         let Some(output) = guest(&crash) else { return };
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -20,7 +20,7 @@ pub(super) enum Breach {
     UnknownRank { ranks: u32 },
     #[error("a part of exchange {sequence}, which is not in progress")]
     NotInProgress { sequence: u64 },
-    #[error("a second part of rank {rank} of exchange {sequence}")]
+    #[error("a second part from rank {rank} in exchange {sequence}")]
     SecondPart { rank: Rank, sequence: u64 },
     #[error("a message that neighbours do not send each other")]
     NoNeighbours,

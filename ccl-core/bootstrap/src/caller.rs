@@ -22,15 +22,21 @@ pub enum MemberJoinError {
     SecretRefused,
     /// The process that listens there does not know the secret.
     #[error(
-        "the process that listens there does not know the secret: it is another communicator's, \
-         or it has another FERROCCL_SECRET"
+        "the process that listens there does not know the secret: it belongs to another \
+         communicator or has another FERROCCL_SECRET"
     )]
     RootUnproven,
     /// The process that listens there sent a message that is not of this protocol.
-    #[error("the process that listens there is no ferroccl rank 0 ({0}): is the port taken?")]
+    #[error(
+        "the process that listens there is no ferroccl rank ({0}): does another program use the \
+         port?"
+    )]
     Alien(MessageError),
     /// The process that listens there sent a frame that is not of this protocol.
-    #[error("the process that listens there is no ferroccl rank 0 ({0}): is the port taken?")]
+    #[error(
+        "the process that listens there is no ferroccl rank ({0}): does another program use the \
+         port?"
+    )]
     AlienFrame(FrameError),
     /// A rank that was asked for the list of members closed the connection without an answer.
     #[error("it closed the connection before it sent the list of members")]

@@ -19,7 +19,7 @@ impl Completed {
     /// Records that operation `number` is done here. Returns whether the operation may end well. If
     /// not, it must fail: the survivors of a failure have agreed on a verdict, or soon will.
     #[inline]
-    #[must_use = "an operation that is not let through must not return Ok"]
+    #[must_use = "if the result is false, the operation must not return Ok"]
     pub fn finish(&self, number: u64) -> bool {
         if self.frozen.load(Ordering::Relaxed) {
             return false;

@@ -79,8 +79,8 @@ pub enum NoVerdict {
     Condemned(Failure),
     /// Too many ranks are silent.
     #[error(
-        "{living} ranks are here, but {silent} are silent and could live on behind a broken \
-         network: these ranks have no quorum; restore the network and start anew"
+        "{living} ranks are alive but have no quorum: {silent} others are silent and may live on \
+         beyond a broken network; restore the network and start all ranks anew"
     )]
     NoQuorum {
         /// Number of ranks that this rank knows to live.
@@ -681,7 +681,10 @@ impl Control {
     pub(super) fn summary(&self) -> String {
         let Facts { dead, left, condemned, verdict, .. } = &self.facts;
         let agreement = &self.agreement;
-        format!("dead {dead:?}, left {left:?}, {condemned:?}, {verdict:?}, {agreement:?}")
+        format!(
+            "dead {dead:?}, left {left:?}, condemned {condemned:?}, verdict {verdict:?}, \
+             {agreement:?}"
+        )
     }
 
     #[cfg(test)]

@@ -33,7 +33,7 @@ pub enum FailureReason {
     #[error("died: nobody listens at its control port any more")]
     Refused,
     /// The survivors agreed that the rank is dead.
-    #[error("counts as dead: the survivors agreed so")]
+    #[error("counts as dead by agreement of the survivors")]
     Agreed,
     /// The rank gave up by itself.
     #[error("gave up: {text}")]

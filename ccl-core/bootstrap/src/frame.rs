@@ -9,7 +9,7 @@ pub type Frame = Vec<u8>;
 
 /// Error for a length prefix that exceeds the bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a frame of {length} bytes was announced; {length_max} bytes are the most")]
+#[error("a frame of {length} bytes was announced, but the limit is {length_max} bytes")]
 pub struct FrameError {
     /// Length that the prefix announces, in bytes.
     pub length: usize,

@@ -305,7 +305,7 @@ mod tests {
             let mut control = super::control_of(rank);
             let neighbour = (rank + 1) % super::RANKS;
             super::connect(&mut control, &mut super::control_of(neighbour), rank);
-            assert!(!control.unlinked().contains(&neighbour), "rank {rank}");
+            assert!(!control.unlinked().contains(&neighbour), "rank {rank} has no link");
         }
     }
 

@@ -57,16 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_its_role_nonces_and_secret_alone() {
+    fn a_proof_is_valid_only_for_its_role_nonces_and_secret() {
         let secret = Secret::from_bytes([9; 32]);
         let nonces = Nonces { connector: [1; 32], root: [2; 32] };
         let answer = proof(&secret, Role::Connector, &nonces);
         assert!(proves(&answer, &secret, Role::Connector, &nonces));
-        assert!(!proves(&answer, &secret, Role::Root, &nonces), "it must not be reflected");
+        assert!(!proves(&answer, &secret, Role::Root, &nonces), "a reflected proof is accepted");
         let swapped = Nonces { connector: [2; 32], root: [1; 32] };
         assert!(!proves(&answer, &secret, Role::Connector, &swapped));
         let later = Nonces { root: [3; 32], ..nonces };
-        assert!(!proves(&answer, &secret, Role::Connector, &later), "it must not be replayed");
+        assert!(!proves(&answer, &secret, Role::Connector, &later), "a replayed proof is accepted");
         assert!(!proves(&answer, &Secret::from_bytes([8; 32]), Role::Connector, &nonces));
     }
 }

@@ -20,7 +20,7 @@ pub enum IdentityError {
         text: String,
     },
     /// The text is not a secret in hexadecimal.
-    #[error("the secret is not {} hexadecimal digits", 2 * SECRET_BYTES)]
+    #[error("the secret must have {} hexadecimal digits", 2 * SECRET_BYTES)]
     Secret,
     /// The text is not a unique id.
     #[error(
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_unique_id_is_refused_without_repeating_a_secret() {
+    fn a_malformed_unique_id_is_refused_without_showing_its_secret() {
         let good = id(&["node7"]).to_secret_string();
         let many = "h:1,".repeat(9);
         let many = many.trim_end_matches(',');

@@ -153,7 +153,7 @@ impl MemberJoin {
     fn enlist(&mut self, ranks: u32, first: Rank, members: Vec<Member>) {
         let total = self.members.len() + members.len();
         if first as usize != self.members.len() || members.is_empty() || total > ranks as usize {
-            let what = "a roster that does not fit";
+            let what = "its members do not continue the roster";
             return self.fail(MemberJoinError::Alien(MessageError { what }));
         }
         self.members.extend(members);

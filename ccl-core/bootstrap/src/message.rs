@@ -157,8 +157,8 @@ pub enum JoinFailure {
     },
     /// A rank was told another number of ranks.
     #[error(
-        "rank {rank} was told that there are {ranks} ranks, rank 0 that there are {root_ranks}: \
-         start all with the same number"
+        "rank {rank} was started as one of {ranks} ranks, but rank 0 as one of {root_ranks}: start \
+         all ranks with the same number of ranks"
     )]
     RanksDiffer {
         /// Rank that was told another number.
@@ -192,7 +192,7 @@ pub enum JoinFailure {
     },
     /// Some ranks did not join in time.
     #[error(
-        "{} did not join within {waited_ms} ms: see whether they were started and can reach rank 0",
+        "{} did not join within {waited_ms} ms: check that every rank runs and can reach rank 0",
         in_words(.ranks, *.count)
     )]
     Missing {
@@ -205,7 +205,7 @@ pub enum JoinFailure {
         waited_ms: u32,
     },
     /// A rank ended while the others were still joining.
-    #[error("rank {rank} hung up while the ranks were still joining: see its own message")]
+    #[error("rank {rank} hung up while the ranks were still joining: see that rank's messages")]
     Died {
         /// Rank that ended.
         rank: Rank,
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn contacts_survive_their_bytes() {
+    fn contacts_survive_encoding() {
         for ip in ["10.0.0.1", "fe80::2", "::1", "127.0.0.1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert_eq!(Contact::new(Some(ip), 1).ip(), Some(ip));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_survives_its_bytes_and_no_shortened_one_is_read() {
+    fn every_message_survives_encoding_and_truncated_ones_are_refused() {
         for message in samples() {
             let bytes = message.encode();
             assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_strangers_may_send_fits_their_bound() {
+    fn messages_of_strangers_fit_the_bound_of_their_frames() {
         for message in samples() {
             use Message::{Challenge, Hello, Link, Open, Proof, RootProof};
             if matches!(message, Open { .. } | Challenge { .. } | Proof { .. } | RootProof { .. })
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_apart_whatever_follows_it() {
+    fn another_protocol_version_is_read_whatever_follows_it() {
         let mut bytes = Message::Open { protocol: 700, nonce: [1; 32] }.encode();
         bytes.truncate(9);
         let read = Message::decode(&bytes).unwrap();

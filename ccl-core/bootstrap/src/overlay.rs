@@ -71,7 +71,7 @@ mod tests {
                         open.push(successor);
                     }
                 }
-                assert!(got.iter().all(|count| *count == 1), "{ranks} {origin}: {got:?}");
+                assert!(got.iter().all(|count| *count == 1), "{ranks} ranks, {origin}: {got:?}");
             }
         }
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_left_is_one_ring() {
+    fn the_remaining_ranks_form_one_ring() {
         let left = [1u32, 2, 9, 11, 12];
         for (index, rank) in left.iter().enumerate() {
             let targets = targets(*rank, 16, |peer| left.contains(&peer));

@@ -90,7 +90,7 @@ fn find<T>(owner: &dyn Any, at: *const u8, bytes: usize, pick: fn(&Memory) -> &[
     let found = memory.and_then(|memory| pick(memory).get((at as usize - memory.start) / bytes));
     match found {
         Some(found) => found,
-        None => unreachable!("models use private regions, and were checked before"),
+        None => unreachable!("a model uses private regions, and callers check ranges"),
     }
 }
 

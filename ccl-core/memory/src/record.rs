@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_never_see_a_mixture() {
+    fn a_reader_never_sees_a_mixture_of_two_records() {
         let region = Region::private(bytes(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {

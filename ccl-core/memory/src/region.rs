@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_there_is_not_is_an_error() {
+    fn an_allocation_that_cannot_succeed_is_an_error() {
         for bytes in [usize::MAX, usize::MAX - 64, isize::MAX as usize, 1 << 60] {
             assert_eq!(Region::allocate(bytes).unwrap_err(), OutOfMemory { bytes });
         }
@@ -321,8 +321,8 @@ mod tests {
         assert_eq!(back, [7; 4]);
         assert!(region.write(91, &[7; 10]).is_err());
         assert!(region.read(usize::MAX, &mut back).is_err());
-        assert!(region.word64(96).is_err(), "beyond the end");
-        assert!(region.word64(4).is_err(), "not aligned");
+        assert!(region.word64(96).is_err(), "words beyond the end must be refused");
+        assert!(region.word64(4).is_err(), "unaligned words must be refused");
         assert!(region.word32(4).is_ok());
         let copy = Region::private(8);
         copy.copy_from(0, &region, 96, 4).unwrap();

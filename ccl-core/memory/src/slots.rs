@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_without_a_grant() {
+    fn nothing_is_sent_without_a_credit() {
         for slots in [1, 2, 3, 8] {
             let (mut sender, mut receiver, _) = pair(slots, 100);
             assert!(!receiver.ready());
@@ -286,7 +286,7 @@ mod tests {
                 assert!(sender.ready());
                 put(&mut sender, b"x");
             }
-            assert!(!sender.ready(), "{slots} slots");
+            assert!(!sender.ready(), "the sender used all {slots} credits");
             while receiver.ready() {
                 take(&mut receiver);
             }
@@ -304,9 +304,12 @@ mod tests {
                     let number = sender.sent();
                     put(&mut sender, &number.to_le_bytes());
                     let ahead = sender.sent() - receiver.received();
-                    assert!(ahead <= u64::from(slots), "{ahead} of {slots} in round {round}");
+                    assert!(
+                        ahead <= u64::from(slots),
+                        "{ahead} messages in {slots} slots in round {round}"
+                    );
                 }
-                assert!(receiver.ready(), "the receiver grants nothing in round {round}");
+                assert!(receiver.ready(), "the sender got no credit in round {round}");
                 for _ in 0..=round % slots {
                     let number = receiver.received();
                     if receiver.ready() {
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_grants_nonsense_moves_nobody_past_the_slots() {
+    fn an_invalid_credit_moves_no_sender_past_the_slots() {
         let (mut sender, _receiver, region) = pair(2, 64);
         region.word64(0).unwrap().store(u64::MAX, Ordering::Relaxed);
         for _ in 0..2 {
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_agree() {
+    fn two_threads_exchange_messages_in_order() {
         let (mut sender, mut receiver, _) = pair(4, 64);
         std::thread::scope(|scope| {
             scope.spawn(move || {

@@ -36,12 +36,12 @@ mod tests {
     use crate::sync::Ordering;
 
     #[test]
-    fn words_are_counted_around_and_checked_once() {
+    fn word_indices_wrap_and_the_range_is_checked_once() {
         let region = Region::private(64);
         let words = Words::<4>::new(&region, 32).unwrap();
         words.at(5).store(7, Ordering::Relaxed);
         assert_eq!(region.word64(40).unwrap().load(Ordering::Relaxed), 7);
-        assert!(Words::<4>::new(&region, 40).is_err(), "beyond the end");
-        assert!(Words::<4>::new(&region, 4).is_err(), "not aligned");
+        assert!(Words::<4>::new(&region, 40).is_err(), "words beyond the end must be refused");
+        assert!(Words::<4>::new(&region, 4).is_err(), "unaligned words must be refused");
     }
 }

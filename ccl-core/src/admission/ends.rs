@@ -81,15 +81,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_granted_is_neither_sent_nor_taken() {
+    fn a_message_without_a_credit_is_neither_sent_nor_taken() {
         let (mut sender, mut receiver) = (Sender::new(4, 2), Receiver::new(2));
         assert_eq!([sender.send(8), sender.send(8)], [0, 1]);
-        assert!(!sender.is_ready(), "two slots, two messages");
-        assert!(receiver.arrive(1) && !receiver.is_ready(), "the first is still missing");
+        assert!(!sender.is_ready(), "both credits are used");
+        assert!(receiver.arrive(1) && !receiver.is_ready(), "message 0 is still missing");
         assert!(receiver.arrive(0) && !receiver.arrive(0) && !receiver.arrive(2));
-        assert_eq!(receiver.release(), Some(3), "half of the slots are free");
+        assert_eq!(receiver.release(), Some(3), "a credit is due once half of the slots are free");
         assert!(sender.credit(3) && sender.is_ready());
-        assert!(!sender.credit(9), "more than there are slots");
+        assert!(!sender.credit(9), "a credit beyond the slots must be refused");
         sender.send(8);
         sender.done(0);
         assert!(!sender.is_ready());

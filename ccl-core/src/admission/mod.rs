@@ -156,8 +156,8 @@ impl Config {
             format!("{} slots; use 1 to {SLOTS_MAX}", self.slots)
         } else if self.slot_bytes.saturating_add(HEADER_BYTES) > message_bytes_max {
             format!(
-                "slots of {} bytes with a header of {HEADER_BYTES} do not fit the \
-                 {message_bytes_max} bytes that the transport moves at once; use smaller slots",
+                "slots of {} bytes and headers of {HEADER_BYTES}: the transport moves at most \
+                 {message_bytes_max} bytes at once; use smaller slots",
                 self.slot_bytes
             )
         } else {

@@ -214,7 +214,7 @@ mod tests {
 
     impl Device for Registrar {
         fn caps(&self) -> &Caps {
-            unreachable!("nobody asks")
+            unreachable!("the cache reads no capabilities")
         }
 
         fn allocate(&self, _: usize) -> Result<(Region, MrKey), TransportError> {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_least_lately_goes_first_and_comes_back() {
+    fn the_least_recently_used_buffer_is_evicted_and_comes_back() {
         let (registrar, device) = registrar();
         let mut registrations = RegistrationCache::new(100);
         let cached = [40, 50, 30, 101].map(|bytes| CachedMemory::new(Region::private(bytes)));
@@ -281,32 +281,32 @@ mod tests {
         assert_eq!(used(&[1]), [true]);
         assert_eq!(sizes(&registrar), [40, 50]);
         assert_eq!(used(&[0]), [true]);
-        assert_eq!(sizes(&registrar), [40, 50], "once is enough");
+        assert_eq!(sizes(&registrar), [40, 50], "a buffer must be registered once");
         assert_eq!(used(&[2]), [true]);
-        assert_eq!(sizes(&registrar), [40, 30], "the second was used least lately");
-        assert_eq!(used(&[3]), [false], "more than all may be");
+        assert_eq!(sizes(&registrar), [40, 30], "buffer 1 is the least recently used");
+        assert_eq!(used(&[3]), [false], "the buffer exceeds the limit");
         // Memory of the current call is not evicted.
         assert_eq!(used(&[0, 2, 1]), [true, true, false]);
         assert_eq!(sizes(&registrar), [40, 30]);
         assert_eq!(used(&[1]), [true]);
-        assert_eq!(sizes(&registrar), [30, 50], "of equals the first");
+        assert_eq!(sizes(&registrar), [30, 50], "of equally old buffers, the first is evicted");
         assert_eq!(registrations.evict_one(), Some(()));
-        assert_eq!(registrations.evict_one(), None, "the call uses it");
+        assert_eq!(registrations.evict_one(), None, "the call uses the only buffer left");
         registrations.end();
         assert_eq!(registrations.evict_one(), Some(()));
         assert_eq!(sizes(&registrar), []);
         cached[1].end();
         registrations.add(CachedMemory::new(Region::private(8)));
-        assert_eq!(registrations.entries.len(), 4, "what has ended is forgotten");
+        assert_eq!(registrations.entries.len(), 4, "an ended entry must be dropped");
         registrations.begin();
-        assert!(registrations.find(&cached[1].region).is_none(), "its owner has it back");
+        assert!(registrations.find(&cached[1].region).is_none(), "an ended buffer was found");
         assert!(registrations.find(&Region::private(8)).is_none());
         drop(registrations);
         assert_eq!(sizes(&registrar), []);
     }
 
     #[test]
-    fn what_its_owner_has_back_is_never_registered_again() {
+    fn memory_returned_to_its_owner_is_never_registered_again() {
         let (registrar, device) = registrar();
         let mut registrations = RegistrationCache::new(100);
         let cached = CachedMemory::new(Region::private(60));

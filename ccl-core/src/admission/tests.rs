@@ -31,7 +31,7 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
 }
 
 #[test]
-fn names_survive_their_immediates() {
+fn immediates_survive_encoding() {
     for channel in [0, 1, CHANNELS_MAX - 1] {
         for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
             let immediates = [Immediate::message, Immediate::placed, Immediate::credit];
@@ -59,7 +59,7 @@ fn seals_cover_number_header_and_payload() {
     let region = Region::allocate(256).unwrap();
     let header = 48;
     let put = |offset, bytes: &[u8]| region.write(offset, bytes).unwrap();
-    assert!(!is_sealed(&region, header, 0), "of a slot that was never written");
+    assert!(!is_sealed(&region, header, 0), "a slot that was never written is sealed");
     for bytes in [0, 1, 7, 8, 9, SEALED_BYTES_MAX] {
         put(header, &(bytes as u64 | 5 << 32).to_le_bytes());
         put(header + HEADER_BYTES, &[3; SEALED_BYTES_MAX]);
@@ -73,7 +73,7 @@ fn seals_cover_number_header_and_payload() {
             put(at, &[old[0] ^ 1]);
             // Bytes of an older message after the payload do not count.
             let counts = at < header + HEADER_BYTES + bytes;
-            assert_ne!(is_sealed(&region, header, 9), counts, "{bytes} bytes, {at}");
+            assert_ne!(is_sealed(&region, header, 9), counts, "{bytes} bytes, byte {at} changed");
             put(at, &old);
         }
     }
@@ -110,7 +110,7 @@ fn credits_wait_for_immediates_that_come_late() {
                     inbound.arrive_early();
                     assert!(inbound.ready() && !inbound.may_take_early());
                     assert_eq!(inbound.expect(inbound.next() as u32), None);
-                    assert_eq!(inbound.release(), None, "a credit before the immediate");
+                    assert_eq!(inbound.release(), None, "a credit came before the immediate");
                 }
                 may
             });
@@ -118,7 +118,7 @@ fn credits_wait_for_immediates_that_come_late() {
             assert_eq!(inbound.renew(), first + u64::from(slots), "{slots} slots, lap {lap}");
             for number in (first..inbound.next()).rev() {
                 assert!(inbound.take_late(number as u32), "{number}");
-                assert!(!inbound.take_late(number as u32), "an immediate comes once");
+                assert!(!inbound.take_late(number as u32), "an immediate must count once");
                 let _ = inbound.settle();
                 let next = inbound.next();
                 let settled = if number == first { next } else { first };
@@ -150,7 +150,7 @@ fn pump(slots: u32, messages: u64) {
         for &(staging, number) in under_way.iter().rev() {
             let slot = inbound.expect(number).unwrap();
             inbound.arrive(slot, None);
-            assert_eq!(inbound.expect(number), None, "an immediate is good for once");
+            assert_eq!(inbound.expect(number), None, "an immediate must count once");
             assert_eq!(outbound.done(staging), 1);
         }
         let mut credits = Vec::new();
@@ -162,10 +162,10 @@ fn pump(slots: u32, messages: u64) {
         let low = |below: &u64| *below as u32 & (WRAP as u32 - 1);
         let verdicts: Vec<_> =
             credits.iter().rev().map(|below| outbound.credit(low(below))).collect();
-        assert_eq!(verdicts.first(), Some(&CreditOutcome::Taken), "{slots} slots: nothing granted");
+        assert_eq!(verdicts.first(), Some(&CreditOutcome::Taken), "{slots} slots: no new credit");
         assert!(verdicts[1..].iter().all(|verdict| *verdict == CreditOutcome::Late));
         let stale = (taken.wrapping_sub(1)) as u32 & (WRAP as u32 - 1);
-        assert_eq!(inbound.expect(stale), None, "a lap later it is stale");
+        assert_eq!(inbound.expect(stale), None, "the number of a released message is stale");
     }
     assert!(stalls > 0);
 }
@@ -178,12 +178,12 @@ fn messages_flow_over_many_laps() {
 }
 
 #[test]
-fn numbers_that_wrap_change_nothing() {
+fn message_numbers_may_wrap_around() {
     pump(256, WRAP + 5000);
 }
 
 #[test]
-fn nobody_grants_more_than_there_are_slots() {
+fn credits_for_more_messages_than_slots_are_refused() {
     let mut outbound = Outbound::new(4);
     outbound.open(4, 4);
     assert_eq!(outbound.credit(5), CreditOutcome::Forged);
@@ -197,9 +197,9 @@ fn nobody_grants_more_than_there_are_slots() {
 }
 
 #[test]
-fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
+fn a_piggybacked_credit_is_accepted_up_to_the_number_of_slots() {
     let mut outbound = Outbound::new(4);
-    assert!(outbound.piggybacked_credit(99), "before the offer it tells nothing");
+    assert!(outbound.piggybacked_credit(99), "a credit before the offer is stored");
     outbound.open(4, 4);
     assert!(!outbound.piggybacked_credit(5) && outbound.piggybacked_credit(4));
     for number in 0..3 * WRAP {
@@ -211,11 +211,11 @@ fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
     for old in [4, WRAP as u32, 2 * WRAP as u32 + 7, 3 * WRAP as u32] {
         assert!(outbound.piggybacked_credit(old), "{old}");
     }
-    assert!(!outbound.piggybacked_credit(3 * WRAP as u32 + 5), "more than there are slots");
+    assert!(!outbound.piggybacked_credit(3 * WRAP as u32 + 5), "a credit beyond the slots");
 }
 
 #[test]
-fn a_staging_slot_is_not_filled_before_it_is_done() {
+fn a_staging_slot_is_not_reused_before_its_message_is_done() {
     let mut outbound = Outbound::new(2);
     outbound.open(3, 3);
     let mut stalls = 0;
@@ -227,22 +227,22 @@ fn a_staging_slot_is_not_filled_before_it_is_done() {
     assert!(!outbound.ready(NOW, &mut stalls) && !outbound.ready(NOW, &mut stalls));
     assert_eq!(stalls, 1, "a stall counts once");
     assert_eq!(outbound.done(1), 100);
-    assert!(!outbound.ready(NOW, &mut stalls), "the other one is free");
+    assert!(!outbound.ready(NOW, &mut stalls), "staging slot 0 is in use");
     assert_eq!(outbound.done(0), 100);
     assert!(outbound.ready(NOW, &mut stalls));
     assert_eq!((outbound.slot(), outbound.staging()), (2, 0));
-    assert_eq!((outbound.done(0), outbound.done(7)), (0, 0), "what nobody sent is not done");
+    assert_eq!((outbound.done(0), outbound.done(7)), (0, 0), "no message is in these slots");
 }
 
 #[test]
-fn the_receiver_expects_only_what_it_granted() {
+fn a_receiver_expects_only_messages_that_have_a_credit() {
     let inbound = Inbound::new(4, 4);
     assert_eq!(inbound.expect(3), Some(3));
     for number in [4, 5, 1 << 18, WRAP as u32 - 1] {
         assert_eq!(inbound.expect(number), None, "{number}");
     }
     let mut nothing_there = Inbound::new(1, 1);
-    assert_eq!(nothing_there.release(), None, "what has not come is not given back");
+    assert_eq!(nothing_there.release(), None, "a slot without a message was released");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_budget_is_shared_among_the_links() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn impossible_sizes_are_refused() {
     let good = config(4, 1, 1000);
     good.check(100).unwrap();
     for bad in [
@@ -287,7 +287,7 @@ fn sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
+fn cts_records_survive_encoding_and_long_keys_are_refused() {
     for bytes in [0, 1, 37, 39, 167] {
         let key = vec![9; bytes];
         let record = Record { number: 1 << 40, offset: 77, bytes: 5, tag: 1 << 50, key: &key };
@@ -305,7 +305,7 @@ fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
 
 /// Checks that a record decodes only when it is complete, in any order of arrival.
 #[test]
-fn a_record_that_is_torn_is_not_there_yet() {
+fn a_torn_record_does_not_decode() {
     let record = |number, fill| {
         let key = [fill; 37];
         Record { number, offset: number << 12, bytes: 5, tag: 3, key: &key }.encode().unwrap()
@@ -342,17 +342,17 @@ fn offers_survive_their_journey_and_nonsense_does_not() {
 }
 
 #[test]
-fn what_a_message_tells_needs_no_grant_of_its_own() {
+fn a_piggybacked_credit_needs_no_message_of_its_own() {
     let (mut outbound, mut inbound) = (Outbound::new(4), Inbound::new(4, 4));
     outbound.open(4, 4);
     for number in 0..100u32 {
         let slot = inbound.expect(number).unwrap();
         outbound.sent(1);
         inbound.arrive(slot, None);
-        assert_eq!(inbound.release(), None, "message {number}: half of the slots are not free");
+        assert_eq!(inbound.release(), None, "message {number}: no credit is due yet");
         // A message goes in the other direction.
         assert!(outbound.piggybacked_credit(inbound.renew() as u32));
-        assert!(outbound.ready(NOW, &mut 0), "message {number}: it is granted again");
+        assert!(outbound.ready(NOW, &mut 0), "message {number}: the sender has no credit");
         assert_eq!(outbound.done(slot), 1);
     }
     // No message goes in the other direction.
@@ -377,8 +377,8 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
     let mut inbound = Inbound::new(8, 2);
     assert!(!inbound.extend(), "nothing is preposted");
     inbound.preposts.prepost_to(5);
-    assert!(!inbound.asks_for(1), "it has a credit of its own");
-    assert!(inbound.asks_for(2) && !inbound.asks_for(3), "a link asks once");
+    assert!(!inbound.asks_for(1), "message 1 has a reserved credit");
+    assert!(inbound.asks_for(2) && !inbound.asks_for(3), "a link must ask once");
     assert!(inbound.extend() && inbound.asks_again());
     assert_eq!(inbound.unannounced(), Some(3));
     assert_eq!(inbound.unannounced(), None);
@@ -388,17 +388,17 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
         let slot = inbound.expect(number).unwrap();
         inbound.arrive(slot, None);
     }
-    assert_eq!(inbound.expect(5), None, "not granted");
+    assert_eq!(inbound.expect(5), None, "message 5 has no credit");
     for pooled in [2, 1, 0] {
         assert_eq!(inbound.release(), None);
         assert_eq!(inbound.pooled(), pooled);
     }
-    assert_eq!(inbound.release(), Some(6), "from here on it is one of the link's own");
+    assert_eq!(inbound.release(), Some(6), "the credits are the link's own again");
     inbound.preposts.prepost_to(100);
     while inbound.extend() {}
-    assert_eq!(standing(&mut inbound), (4 + 8, 6, false), "no more than there are slots");
+    assert_eq!(standing(&mut inbound), (4 + 8, 6, false), "credits are limited by slots");
     assert_eq!((inbound.forget(), inbound.pooled()), (6, 0));
-    assert!(!inbound.extend(), "its peer is gone");
+    assert!(!inbound.extend(), "the peer of the link is gone");
 }
 
 /// Checks a link that takes messages while it waits for a pool credit: its reserved credits grow
@@ -427,7 +427,7 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
 }
 
 #[test]
-fn a_grant_that_overtakes_the_offer_counts() {
+fn a_credit_that_overtakes_the_offer_counts() {
     for tell in [
         |outbound: &mut Outbound| outbound.piggybacked_credit(5),
         |outbound: &mut Outbound| outbound.credit(5) == CreditOutcome::Taken,
@@ -445,5 +445,5 @@ fn a_grant_that_overtakes_the_offer_counts() {
     let mut outbound = Outbound::new(8);
     assert_eq!(outbound.credit(500), CreditOutcome::Taken);
     outbound.open(8, 1);
-    assert_eq!(outbound.credit(9), CreditOutcome::Forged, "no more than there are slots");
+    assert_eq!(outbound.credit(9), CreditOutcome::Forged, "a credit beyond the slots");
 }

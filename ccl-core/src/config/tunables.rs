@@ -183,7 +183,7 @@ impl TransportSettings {
             Some((variable, given)) => Err(ConfigError {
                 variable: variable.clone(),
                 given: given.clone(),
-                expected: "a tunable of a transport that this program has",
+                expected: "a tunable of a transport that this program includes",
                 problem: None,
                 default: "which changes nothing".to_owned(),
             }),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_reads_what_was_set_of_its_own() {
+    fn a_transport_reads_its_own_tunables() {
         let settings = taken(&[("DOVES", " 0x9"), ("PIGEON_RING", "0x10"), ("SLOTS", "3")]);
         assert_eq!(settings.unwrap_err().variable, "DOVES");
         let settings = taken(&[("DOVES", "9"), ("PIGEON_RING", "0x10"), ("SLOTS", "3")]).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ranks_must_agree_on_is_digested_of_transports_too() {
+    fn the_digest_covers_tunables_that_ranks_must_agree_on() {
         let digest = |variable: &str, value: &str| {
             let mut config = crate::config::Config::default();
             config.transport_settings.set(variable, value);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_transport_knows_is_named() {
+    fn a_tunable_of_no_transport_is_reported() {
         let mut settings = TransportSettings::default();
         settings.set("PIGEONS", "3");
         assert_eq!(settings.list(TABLES).unwrap().len(), 2);

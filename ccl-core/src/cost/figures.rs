@@ -65,8 +65,8 @@ pub fn write(model: &Model) -> String {
 /// Error for a word that is not a parameter with a valid number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{word:?} is not like call_ns=120, with one of these names and a number of at least 1e-9 and \
-     below 1e13: {}",
+    "{word:?} is not like call_ns=120; use a number of at least 1e-9 and below 1e13, and one of \
+     these names: {}",
     FIGURES.map(|(known, _)| known).join(" ")
 )]
 pub struct FigureError {

@@ -364,7 +364,7 @@ mod tests {
     /// Compares the count with a run: on hosts that are filled one after the other, in turns, and
     /// irregularly; with parts that are short, empty, or of many chunks.
     #[test]
-    fn what_is_counted_is_what_is_done() {
+    fn the_counted_load_is_the_load_of_a_run() {
         let filled: Vec<u32> = (0..24).map(|rank| rank / 8).collect();
         let turns: Vec<u32> = (0..18).map(|rank| rank % 3).collect();
         let anyhow = [0, 0, 1, 2, 1, 0, 2, 2, 2, 1, 3];

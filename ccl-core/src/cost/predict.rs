@@ -440,7 +440,7 @@ mod tests {
     use crate::types::Collective;
 
     fn about(value: f64, expected: f64, tolerance: f64) {
-        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
+        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not about {expected}");
     }
 
     /// Processor that takes no time: only the wires do.
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn large_ones_take_what_the_closed_forms_say() {
+    fn large_collectives_take_the_times_of_the_closed_forms() {
         use Collective as C;
         let (bytes, rate) = (64_000_000.0, 10e9);
         let model = model(wire(100.0, rate), wire(100.0, rate));
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ones_take_a_latency_for_each_step() {
+    fn small_collectives_take_one_latency_per_step() {
         let (latency_ns, hosts) = (1000.0, Hosts::one(8));
         let model = model(wire(latency_ns, 1e15), wire(latency_ns, 1e15));
         for (name, steps) in [
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn hierarchical_ones_cross_between_hosts_once() {
+    fn hierarchical_algorithms_send_little_between_hosts() {
         let ids: Vec<u32> = (0..16).map(|rank| rank / 4).collect();
         let hosts = Hosts::of(&ids);
         let model = model(wire(100.0, 100e9), wire(1000.0, 1e9));
@@ -535,7 +535,7 @@ mod tests {
     /// Compares predictions for many ranks with walks of all these ranks, by time and by bytes
     /// between hosts.
     #[test]
-    fn many_ranks_are_told_of_from_few() {
+    fn times_of_many_ranks_are_predicted_from_few() {
         let (call_ns, fold_ns, slot_ns) = (500.0, 50.0, 0.05);
         let processor = Processor { call_ns, fold_ns, slot_ns, memory_ns: [0.05; 3] };
         let hop = |latency_ns, bytes_per_s| Hop {
@@ -571,7 +571,7 @@ mod tests {
                         let all = by_walking(&call, &model).unwrap();
                         let ratio = few.time_ns / all.time_ns;
                         let name = algorithm.name;
-                        let of = format!("{collective} {name} {bytes} on {}", hosts.count());
+                        let of = format!("{collective} {name} {bytes} B, {} hosts", hosts.count());
                         assert!(ratio.max(1.0 / ratio) < 1.0 + within, "{of}: {ratio}");
                         let crossing = few.network_bytes / all.network_bytes.max(1.0);
                         let is_none = few.network_bytes + all.network_bytes == 0.0;
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn no_walk_is_faster_than_what_is_busiest() {
+    fn no_prediction_is_faster_than_its_busiest_resource() {
         let processor =
             Processor { call_ns: 500.0, fold_ns: 50.0, slot_ns: 0.05, memory_ns: [0.05; 3] };
         let model = Model { processor, ..model(wire(300.0, 20e9), wire(5000.0, 5e9)) };
@@ -599,7 +599,7 @@ mod tests {
                         let least = at_least(&call, &model).unwrap();
                         let ratio = predict(&call, &model).unwrap().time_ns / least;
                         let name = algorithm.name;
-                        assert!(ratio >= 1.0, "{collective} {name} {bytes}: {ratio}");
+                        assert!(ratio >= 1.0, "{collective} {name} {bytes} B: ratio {ratio}");
                     }
                 }
             }
@@ -608,7 +608,7 @@ mod tests {
 
     /// Checks that all bytes that the root receives, or sends, pass its port.
     #[test]
-    fn what_a_root_takes_in_passes_its_port() {
+    fn all_bytes_of_a_root_pass_its_port() {
         let ids: Vec<u32> = (0..1024).map(|rank| rank / 8).collect();
         let hosts = Hosts::of(&ids);
         let model = model(wire(1000.0, 400e9), wire(5000.0, 50e9));
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_ranks_are_told_of() {
+    fn a_hundred_thousand_ranks_can_be_predicted() {
         let ids: Vec<u32> = (0..100_000).map(|rank| rank / 8).collect();
         let hosts = Hosts::of(&ids);
         let model = model(wire(1000.0, 400e9), wire(5000.0, 50e9));

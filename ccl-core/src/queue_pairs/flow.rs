@@ -95,7 +95,7 @@ mod tests {
     fn is_about(flows: &[Flow], links: usize, expected: f64) {
         let found = max_to_mean(flows, links);
         let flows = flows.len();
-        assert!((found / expected - 1.0).abs() < 0.08, "{flows} on {links}: {found}");
+        assert!((found / expected - 1.0).abs() < 0.08, "{flows} flows, {links} links: {found}");
     }
 
     /// Compares the measure with its value for balls thrown into bins at random, for the paper's
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_differ_in_nothing_a_fabric_hashes_share_a_link() {
+    fn flows_with_the_same_hashed_fields_share_a_link() {
         let same = flows(1, 4).into_iter().map(|flow| Flow { source_port: 49152, ..flow });
         assert_eq!(max_to_mean(&same.collect::<Vec<_>>(), 4), 4.0);
     }

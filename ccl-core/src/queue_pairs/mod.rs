@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_followed_with_the_queue_pairs_that_there_are() {
+    fn a_policy_that_needs_more_queue_pairs_is_detected() {
         let policy = |text: &str| text.parse::<Policy>().unwrap();
         let made = policy("all_to_all: qps=4; bytes>=1M: qps=8 tc=104; qps=2").groups();
         for fits in ["qps=4", "qps=1 order=split", "tier=host: qps=8 tc=104; qps=3"] {

@@ -88,7 +88,7 @@ fn condition(rule: &mut Rule, word: &str) -> Result<(), PolicyError> {
     } else {
         for name in word.split(',') {
             let found = name.parse();
-            rule.collectives.push(found.map_err(|_| wrong(word, "no known condition"))?);
+            rule.collectives.push(found.map_err(|_| wrong(word, "not a known condition"))?);
         }
     }
     Ok(())
@@ -100,17 +100,17 @@ fn set(striping: &mut Striping, word: &str) -> Result<(), PolicyError> {
         "qps" => striping.pairs = number(word, value, PAIRS_MAX as usize)? as u32,
         "order" => {
             let order = NAMES.iter().find(|(_, known)| *known == value);
-            let problem = "none of split, round_robin and load_aware";
+            let problem = "not one of split, round_robin and load_aware";
             striping.order = order.ok_or_else(|| wrong(word, problem))?.0;
         }
         "chunk" => striping.chunk_bytes = number(word, value, usize::MAX)?.max(1),
         "in_flight" => striping.in_flight = number(word, value, 1 << 20)?.max(1) as u32,
         "budget" => striping.budget_bytes = number(word, value, usize::MAX)?.max(1),
         "tc" => {
-            let class = u8::read(value).ok_or_else(|| wrong(word, "no traffic class (0 to 255)"));
+            let class = u8::read(value).ok_or_else(|| wrong(word, "not a number from 0 to 255"));
             striping.traffic_class = Some(class?);
         }
-        _ => return Err(wrong(word, "none of qps, order, chunk, in_flight, budget and tc")),
+        _ => return Err(wrong(word, "not one of qps, order, chunk, in_flight, budget and tc")),
     }
     Ok(())
 }
@@ -207,13 +207,13 @@ mod tests {
         assert_eq!(alone.to_string(), "qps=8");
         let partial: Policy = "bytes<1k: 2;".parse().unwrap();
         let expected = format!("bytes<1024: qps=2; {}", Policy::default());
-        assert_eq!(partial.to_string(), expected, "elsewhere as by default");
+        assert_eq!(partial.to_string(), expected, "the default rules come last");
         let split: Policy = "bytes>=1M: order=split; 2".parse().unwrap();
         assert_eq!(split.to_string(), "bytes>=1048576: qps=16 order=split; qps=2");
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn the_unreadable_word_is_named() {
         for (text, named) in [
             ("qps=0", "qps=0"),
             ("qps=65", "qps=65"),

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_value_is_found_without_looking_at_all() {
+    fn the_largest_value_is_found_without_evaluating_all() {
         assert_eq!(Affine::constant(3).step(0, 2).step(TERM, 1).most(&[5, 1, 4]), 14);
         assert_eq!(Affine::constant(9).step(0, -2).most(&[5, 1, 1]), 9);
         assert_eq!(Affine::constant(1).step(0, 1).modulo(24).offset(2).most(&[5, 1, 1]), 7);

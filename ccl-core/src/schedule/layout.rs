@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_are_reused_as_any_other() {
+    fn a_layout_can_be_overwritten_with_any_other() {
         let vector = Layout::vector(&[10, 0, 3], &[100, 0, 7], 2, 4);
         let all = [Layout::even(9, 3, 2), vector.clone(), Layout::vector(&[1], &[2], 1, 1), vector];
         let mut reused = Layout::even(0, 1, 1);

@@ -212,8 +212,8 @@ const fn expected(collective: Collective, root: bool) -> &'static str {
     match collective {
         C::AllGatherV | C::ReduceScatterV => "one count per rank",
         C::SendRecv => "one count per send and one per receive",
-        C::GatherV | C::ScatterV if root => "one count per rank, because it is the root",
-        C::GatherV | C::ScatterV => "its own count, because it is not the root",
+        C::GatherV | C::ScatterV if root => "one count per rank, because this rank is the root",
+        C::GatherV | C::ScatterV => "this rank's own count, because it is not the root",
         C::AllToAllV => "one count per rank for the input and one for the output",
         _ => "one count for all blocks",
     }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_root_has_what_only_the_root_needs() {
+    fn only_the_root_has_the_buffer_that_only_the_root_needs() {
         for rank in 0..3 {
             assert_eq!(seat(Collective::Reduce, rank).has_output(), rank == 1);
             assert_eq!(seat(Collective::Scatter, rank).has_input(), rank == 1);
@@ -247,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn wrong_sizes_are_told_what_is_right() {
+    fn errors_for_wrong_sizes_name_the_right_sizes() {
         let error = seat(Collective::GatherV, 0).layouts(Sizes::Even(3), 1, 1).unwrap_err();
-        assert!(error.to_string().contains("its own count"), "{error}");
+        assert!(error.to_string().contains("own count"), "{error}");
         let few = Blocks { counts: &[1], starts: &[0] };
         let error = seat(Collective::AllGatherV, 0).layouts(Sizes::PerRank(few), 1, 1).unwrap_err();
         assert!(error.to_string().contains("takes 3 counts"), "{error}");

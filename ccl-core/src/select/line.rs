@@ -17,7 +17,7 @@ pub enum LineError {
         like: String,
     },
     /// A line without a colon.
-    #[error("it is not like `{like}`: there is no `:`")]
+    #[error("there is no `:`; write the line like `{like}`")]
     NoColon {
         /// Example of an allowed line.
         like: &'static str,
@@ -26,19 +26,19 @@ pub enum LineError {
     #[error("{0:?} is one word too many before the `:`")]
     TooManyWords(String),
     /// A number that is too large.
-    #[error("{0} is too large")]
+    #[error("{0} is too large for a number of ranks or hosts")]
     TooLarge(usize),
     /// A name that no collective has.
     #[error("{0:?} is no collective")]
     UnknownCollective(String),
     /// A rule without a collective.
-    #[error("it names no collective")]
+    #[error("the rule names no collective")]
     NoCollective,
     /// A rule whose reason has no closing parenthesis.
     #[error("({0} has no end; close the parenthesis")]
     OpenReason(String),
     /// A measurement or prediction without times.
-    #[error("there is no time behind the `:`")]
+    #[error("there is no time after the `:`")]
     NoTime,
     /// A measurement or prediction with two times of one variant.
     #[error("an algorithm appears twice; keep one time for each algorithm")]
@@ -47,7 +47,7 @@ pub enum LineError {
     #[error("an earlier line has the same collective, ranks, hosts and bytes; keep one")]
     SamePoint,
     /// A tunable that an earlier line sets.
-    #[error("{0} is set before; keep one line")]
+    #[error("{0} is set twice; keep one setting")]
     SetBefore(&'static str),
     /// A setting that a table cannot have.
     #[error(

@@ -62,9 +62,7 @@ pub enum ChoiceError {
     #[error(transparent)]
     Unknown(#[from] VariantError),
     /// An algorithm or family in the configuration that no collective has.
-    #[error(
-        "FERROCCL_ALGO={name}: no collective has such an algorithm or family; there are: {known}"
-    )]
+    #[error("FERROCCL_ALGO={name}: no algorithm or family has this name; use one of: {known}")]
     Configured {
         /// Name that the configuration requests.
         name: String,
@@ -119,7 +117,7 @@ pub fn choose<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> 
         }
     };
     let reason = match excluded {
-        true => "FERROCCL_DETERMINISTIC=1 excludes what FERROCCL_ALGO asks for",
+        true => "FERROCCL_DETERMINISTIC=1 excludes the algorithm of FERROCCL_ALGO",
         false => choice.reason,
     };
     Ok(Choice { reason, ..choice })
@@ -132,7 +130,7 @@ fn by_table<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
         rules.filter(|rule| rule.applies(situation)).find_map(|rule| {
             let (algorithm, slot_fraction) = variant_of(situation.collective, rule).ok()?;
             let may = allowed(situation, algorithm) && fits(situation, algorithm);
-            let reason = "a rule of the table says so (FERROCCL_TUNING)";
+            let reason = "chosen by a rule of the table (FERROCCL_TUNING)";
             may.then_some(Choice { algorithm, slot_fraction, reason, rule: Some(rule) })
         })
     })
@@ -167,7 +165,7 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     Ok(Choice {
         algorithm: narrow.next().unwrap_or(algorithm),
         slot_fraction,
-        reason: "with so many ranks, messages of the preferred algorithm do not fit a slot",
+        reason: "with this number of ranks, messages of the preferred algorithm do not fit a slot",
         rule: None,
     })
 }
@@ -305,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_is_obeyed_or_told_why_not() {
+    fn the_configured_algorithm_is_used_or_the_reason_says_why_not() {
         let ring = Situation { configured: "ring", ..LARGE };
         assert_eq!(taken(ring), ("ring", "FERROCCL_ALGO asks for it"));
         let (name, reason) = taken(Situation { deterministic: true, ..ring });
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_comes_before_the_rules() {
+    fn measured_times_come_before_the_rules() {
         let line = "all_reduce ranks=4 hosts=1 bytes=1048576: ring=1 direct_two_phase=2";
         let tuning = &line.parse().unwrap();
         let tuned = Situation { tuning, ..LARGE };
@@ -338,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_decides_where_it_sees_more_than_its_errors() {
+    fn a_model_decides_only_if_the_gain_exceeds_its_errors() {
         let fastest = |text: &str| {
             let (algorithm, slot_fraction) = variant::find(Collective::AllReduce, text).unwrap();
             Variant { algorithm: algorithm.name, slot_fraction }
@@ -364,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_asked_where_nothing_else_decides() {
+    fn a_model_is_used_only_if_nothing_else_decides() {
         let model: Tuning = "model".parse().unwrap();
         let open = Situation { tuning: &model, ..LARGE };
         assert!(open.is_open() && !LARGE.is_open());
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_asks_for_what_cannot_be_had_is_refused() {
+    fn a_call_that_requests_an_unusable_algorithm_is_refused() {
         let call = |name, deterministic| {
             choose(&Situation { call: Some(name), deterministic, ..LARGE })
                 .map(|c| (c.algorithm.name, c.slot_fraction.number()))
@@ -410,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_hosts_are_crossed_as_little_as_can_be() {
+    fn algorithms_for_shared_hosts_send_little_between_hosts() {
         use Collective as C;
         let shared = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2];
         for collective in [C::AllReduce, C::AllGather, C::AllGatherV, C::ReduceScatter] {
@@ -450,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn single_ranks_of_hosts_have_rules_for_networks() {
+    fn hosts_with_one_rank_use_the_rules_for_networks() {
         use Collective as C;
         let many: Vec<u32> = (0..32).collect();
         assert_eq!(by_itself(&[0, 1], C::AllReduce), ["direct_two_phase", "recursive_doubling"]);
@@ -475,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_a_table_come_behind_what_was_measured_and_before_the_librarys_own() {
+    fn rules_of_a_table_come_after_times_and_before_built_in_rules() {
         let lines = "rule all_reduce,broadcast ranks<=4 bytes>=1M: ring/2 (of a test)";
         let rules: Tuning = lines.parse().unwrap();
         assert_eq!(rules.lines().trim(), lines.replace("1M", "1024k"));

@@ -142,8 +142,8 @@ impl Rule {
 
 fn bound(word: &str) -> Result<Bound, LineError> {
     let wrong = || {
-        let names = QUANTITIES.map(|(name, _)| name).join(" ");
-        let like = format!("ranks<=8 or bytes>=1M; there are {names}, and deterministic");
+        let names = QUANTITIES.map(|(name, _)| name).join(", ");
+        let like = format!("ranks<=8 or bytes>=1M; the conditions are {names} and deterministic");
         LineError::unlike(word, like)
     };
     let (name, number, at_least) = match (word.split_once("<="), word.split_once(">=")) {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_told() {
+    fn malformed_rules_are_reported() {
         for (text, words) in [
             ("all_reduce ranks<=8", "there is no `:`"),
             ("all_reduc: ring", "\"all_reduc\" is no collective"),

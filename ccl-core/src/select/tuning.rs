@@ -339,7 +339,7 @@ fn measured(collective: Collective, word: &str) -> Result<Measured, LineError> {
 }
 
 impl Value for Tuning {
-    const KIND: &'static str = "a table that `ferroccl tune` has written, or @ and its file's name";
+    const KIND: &'static str = "a table written by `ferroccl tune`, or @ and the name of its file";
 
     fn read(text: &str) -> Option<Tuning> {
         text.parse().ok()
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_the_same() {
+    fn a_table_that_is_shown_reads_the_same() {
         let table = table();
         assert_eq!((table.machine.as_deref(), table.points.len()), (Some("a box"), 5));
         let settings = [("FERROCCL_IB_POLICY", "bytes>=1M: qps=16 ; qps=4".to_owned())];
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_got_slower_counts_and_not_noise() {
+    fn only_slowdowns_beyond_the_noise_count() {
         let slower = |old: &str, new: &str| {
             let line = |times: &str| format!("all_reduce ranks=2 hosts=1 bytes=8: {times}");
             let [old, new] = [old, new].map(|times| line(times).parse::<Tuning>().unwrap());
@@ -440,14 +440,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_line() {
+    fn an_unreadable_line_is_reported_with_its_number() {
         for (text, words) in [
-            ("x", "line 1: it is not like `all_reduce"),
+            ("x", "line 1: there is no `:`; write the line like `all_reduce"),
             ("\nall_reduc ranks=2 hosts=1 bytes=8: ring=1", "line 2: \"all_reduc\" is no"),
             ("all_reduce ranks=x hosts=1 bytes=8: ring=1", "\"ranks=x\" is not like ranks=2"),
             ("all_reduce ranks=2 bytes=8: ring=1", "\"bytes=8\" is not like hosts=2"),
             ("all_reduce ranks=9999999999 hosts=1 bytes=8: ring=1", "is too large"),
-            ("all_reduce ranks=2 hosts=1 bytes=8:", "no time behind"),
+            ("all_reduce ranks=2 hosts=1 bytes=8:", "no time after"),
             ("all_reduce ranks=2 hosts=1 bytes=8: rign=1", "no algorithm \"rign\""),
             ("all_reduce ranks=2 hosts=1 bytes=8 x: ring=1", "\"x\" is one word too many"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=1 ring=2", "an algorithm appears twice"),
@@ -458,7 +458,7 @@ mod tests {
             ("all_reduce ranks=2 hosts=1 bytes=8 predicted x: ring=1", "\"x\" is one word"),
             ("set FERROCCL_TIMEOUT=1", "use NAME=VALUE with one of"),
             ("set FERROCCL_SLOTS=", "use NAME=VALUE with one of"),
-            ("set FERROCCL_SLOTS=1; set FERROCCL_SLOTS=1", "FERROCCL_SLOTS is set before"),
+            ("set FERROCCL_SLOTS=1; set FERROCCL_SLOTS=1", "FERROCCL_SLOTS is set twice"),
             ("rule all_reduce ranks<8: ring", "line 1: \"ranks<8\" is not like ranks<=8"),
             ("model cal_ns=1", "\"cal_ns=1\" is not like call_ns=120"),
             (

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_whole_cache_lines_and_hold_what_they_must() {
+    fn message_sizes_are_whole_cache_lines_and_at_least_the_minimum() {
         let bytes = |number, slot, least| SlotFraction(number).bytes(slot, least);
         assert_eq!(bytes(0, 131_072, 0), 131_072);
         assert_eq!(bytes(2, 131_072, 0), 32_768);

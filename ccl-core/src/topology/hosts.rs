@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_named_by_their_lowest_rank() {
+    fn hosts_are_numbered_by_their_lowest_rank() {
         check(&["b", "b", "a", "a"], true, &[&[0, 1], &[2, 3]]);
         check(&["x", "y", "z", "x", "y", "z"], true, &[&[0, 3], &[1, 4], &[2, 5]]);
         check(&["x", "y", "y", "x"], false, &[&[0, 3], &[1, 2]]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn many_equal_hosts_are_a_few_numbers() {
+    fn many_equal_hosts_are_stored_as_a_few_numbers() {
         let ids: Vec<u32> = (0..24_576).map(|rank| rank / 8).collect();
         let hosts = Hosts::of(&ids);
         assert!(matches!(hosts.kind, Kind::Even { hosts: 3072, size: 8, .. }));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_is_that_of_every_rank() {
+    fn a_shift_between_hosts_is_the_same_for_all_their_ranks() {
         let hosts = Hosts::of(&[0, 0, 1, 1, 2, 3, 3, 2, 4]);
         assert_eq!((hosts.shift(0, 1), hosts.shift(1, 0)), (Some(2), Some(-2)));
         assert_eq!((hosts.shift(0, 2), hosts.shift(0, 3)), (None, Some(5)));

@@ -142,7 +142,7 @@ pub const LEGEND: &[(&str, &str)] = &[
     ("X", "itself"),
     ("SYS", "PCIe and the interconnect between NUMA nodes (QPI, UPI, Infinity Fabric)"),
     ("NODE", "PCIe and the interconnect between the PCIe host bridges of a NUMA node"),
-    ("PHB", "PCIe and a host bridge, as a rule the CPU's"),
+    ("PHB", "PCIe and a host bridge, usually the CPU's"),
     ("PXB", "several PCIe switches, and no host bridge"),
     ("PIX", "at most one PCIe switch"),
     ("NV#", "this number of NVLinks"),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_numa_nodes_tell() {
+    fn without_a_common_root_complex_numa_nodes_decide() {
         let paths = [
             "/sys/devices/pci0000:36/0000:36:01.0/0000:37:00.0/0000:38:00.0/0000:39:00.0",
             // Behind a controller that is a root complex itself, and in a virtual machine.
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_a_port_is_one_card_in_the_tree_too() {
+    fn functions_behind_one_port_are_one_card_in_the_tree() {
         let mut plugs = Plugs::default();
         let below = "/sys/devices/pci0000:15/0000:15:01.0";
         let mut plug = |path: &str, name: &str| {

@@ -25,7 +25,7 @@ pub enum TransportError {
     },
     /// An operation did not finish in time.
     #[error(
-        "{what} with {peer} was not done within {after:?}; is that process alive and not stopped?"
+        "{what} with {peer} did not finish within {after:?}; is that process alive and not stopped?"
     )]
     Deadline {
         /// Step that was not done.
@@ -55,13 +55,13 @@ pub enum TransportError {
     #[error("this lane has no endpoint {}, or has detached it; attach a new connection", .0.0)]
     UnknownEndpoint(EndpointId),
     /// A connection is attached to a lane of a device other than the one that made the connection.
-    #[error("this connection was made by another device; attach it to a lane of that one")]
+    #[error("this connection was made by another device; attach it to a lane of that device")]
     OtherDevice,
     /// A connection is asked for again after it was handed out, or has failed.
     #[error("this connection has already been handed out, or has failed; connect again")]
     HandedOut,
     /// The bytes are not an address of this transport.
-    #[error("{bytes} bytes that are no address of {of}; do all ranks use the same transport?")]
+    #[error("these {bytes} bytes are not an address of {of}; do all ranks use the same transport?")]
     NoAddress {
         /// Number of the bytes.
         bytes: usize,
@@ -73,13 +73,13 @@ pub enum TransportError {
     UnknownMemory(MrKey),
     /// Memory was deregistered while bytes of it were being sent.
     #[error(
-        "memory was deregistered while it was being sent from; keep memory registered until its \
-         sends are done"
+        "memory was deregistered while it was being sent; keep memory registered until its sends \
+         are done"
     )]
     Withdrawn,
     /// Bytes from a peer are not a memory key.
     #[error(
-        "{bytes} bytes that are no key of memory; do all ranks run the same release of ferroccl?"
+        "these {bytes} bytes are not a memory key; do all ranks run the same release of ferroccl?"
     )]
     NoKey {
         /// Number of the bytes.
@@ -87,8 +87,8 @@ pub enum TransportError {
     },
     /// The key names memory that the peer has not shared over this connection.
     #[error(
-        "a key of memory that {peer} has not shared over this connection; use a key only on the \
-         connection where it was shared"
+        "{peer} has not shared the memory of this key over this connection; use a key only on the \
+         connection over which its memory was shared"
     )]
     ForeignKey {
         /// Name of the peer.
@@ -108,8 +108,8 @@ pub enum TransportError {
     },
     /// Bytes of this side lie in no memory that the peer may put into.
     #[error(
-        "{bytes} bytes at offset {offset} of memory that is not shared with {peer}; share it \
-         before naming it"
+        "{bytes} bytes at offset {offset} lie in memory that is not shared with {peer}; share the \
+         memory first"
     )]
     NotShared {
         /// Name of the peer.
@@ -120,13 +120,13 @@ pub enum TransportError {
         bytes: usize,
     },
     /// Memory of a peer cannot be mapped, only written by puts.
-    #[error("memory of {peer} cannot be mapped; put into it, as the device's capabilities say")]
+    #[error("memory of {peer} cannot be mapped; write to it by puts")]
     NotMapped {
         /// Address of the peer, or a description such as `another host`.
         peer: String,
     },
     /// A request reaches beyond the memory that it names.
-    #[error("{bytes} bytes at offset {offset} are out of range: {memory} has {room}")]
+    #[error("{bytes} bytes at offset {offset} are out of range: {memory} has {room} bytes")]
     OutOfRange {
         /// Memory that the request names: this side's, or the peer's.
         memory: &'static str,
@@ -138,7 +138,7 @@ pub enum TransportError {
         room: u64,
     },
     /// A put, a note or a text for a peer is too long.
-    #[error("a {what} of {bytes} bytes; at most {most} are allowed")]
+    #[error("a {what} of {bytes} bytes is too long; at most {most} bytes are allowed")]
     TooLong {
         /// Kind of the item.
         what: &'static str,
@@ -149,8 +149,8 @@ pub enum TransportError {
     },
     /// The new location of a put's bytes has a different length.
     #[error(
-        "the {bytes} bytes of a put cannot move to a location of {given} bytes; give one of equal \
-         length"
+        "the {bytes} bytes of a put cannot move to a location of {given} bytes; use a location of \
+         equal length"
     )]
     OtherLength {
         /// Number of bytes of the put.
@@ -159,7 +159,7 @@ pub enum TransportError {
         given: usize,
     },
     /// An immediate is greater than [`IMMEDIATE_MAX`].
-    #[error("an immediate of {0:#x}; the greatest is {IMMEDIATE_MAX:#x}")]
+    #[error("the immediate {0:#x} is too large; the greatest is {IMMEDIATE_MAX:#x}")]
     ImmediateTooLarge(u32),
     /// A count is zero or too great.
     #[error("{count} {what}; use 1 to {most}")]
@@ -230,7 +230,7 @@ pub enum TransportError {
     },
     /// There is no memory for slots or scratch buffers.
     #[error(
-        "{0}; take smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
+        "{0}; use smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
          (`ulimit -v`, the memory of the container)"
     )]
     Memory(#[from] OutOfMemory),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_blame_is_with_one_at_most() {
+    fn an_error_blames_the_caller_or_the_library_or_neither() {
         let region = RegionError { offset: 8, bytes: 4, region_bytes: 8 };
         let defect = TransportError::from(region);
         assert!(defect.is_defect() && !defect.is_usage(), "{defect}");
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_full_says_how_many_it_takes() {
+    fn a_full_lane_reports_its_limit() {
         assert_eq!(EndpointId::next(3, 4), Ok(EndpointId(3)));
         let error = EndpointId::next(4, 4).unwrap_err().to_string();
         assert_eq!(error, "5 endpoints of one lane; use 1 to 4");

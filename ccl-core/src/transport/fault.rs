@@ -130,14 +130,14 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
         if !self.faults.shares() {
-            return Err(TransportError::Injected { what: "nothing is shared" });
+            return Err(TransportError::Injected { what: "the memory was not shared" });
         }
         self.lane.share(endpoint, key)
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
         if !self.faults.imports() {
-            return Err(TransportError::Injected { what: "nothing is imported" });
+            return Err(TransportError::Injected { what: "the memory was not imported" });
         }
         self.lane.import(at, key)
     }

@@ -163,8 +163,8 @@ impl Handshake {
     #[must_use]
     pub fn closed(&self) -> (&'static str, bool) {
         if self.side == Side::Connector && self.stage == Stage::Proof {
-            let reason = "it closed the connection when this process had answered its challenge: \
-                          the secrets of the two differ";
+            let reason = "it closed the connection after this process answered its challenge: the \
+                          two processes have different secrets";
             return (reason, true);
         }
         ("it closed the connection before it had proved the secret", false)
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_secret_is_let_in() {
+    fn a_peer_with_the_same_secret_is_accepted() {
         let (mut connector, mut listener, hello) = pair(b"rank 3", &SECRET);
         let challenge = listener.take(&hello).unwrap().send.unwrap();
         let proof = connector.take(&challenge).unwrap().send.unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_is_not() {
+    fn a_peer_with_another_secret_is_refused() {
         let (mut connector, mut listener, hello) = pair(b"", &Secret([8; 32]));
         let challenge = listener.take(&hello).unwrap().send.unwrap();
         let proof = connector.take(&challenge).unwrap().send.unwrap();
@@ -336,15 +336,15 @@ mod tests {
 
     /// Shows that a proof with bytes missing or added is refused: a shorter one is easier to guess.
     #[test]
-    fn a_proof_is_32_bytes_and_none_of_them_may_lack() {
+    fn a_proof_of_a_wrong_length_is_refused() {
         let (mut connector, mut listener, hello) = pair(b"", &SECRET);
         let challenge = listener.take(&hello).unwrap().send.unwrap();
         let proof = connector.take(&challenge).unwrap().send.unwrap();
         let head = proof.len() - 32;
         for length in [0, head, head + 1, head + 16, head + 31] {
-            assert!(listener.take(&proof[..length]).is_err(), "{length} of {}", proof.len());
+            assert!(listener.take(&proof[..length]).is_err(), "accepted {length} bytes");
         }
-        assert!(listener.take(&[&proof[..], &[0]].concat()).is_err(), "one byte more");
+        assert!(listener.take(&[&proof[..], &[0]].concat()).is_err(), "accepted one byte more");
         assert!(listener.take(&proof).unwrap().proved);
     }
 
@@ -353,10 +353,10 @@ mod tests {
         let (mut connector, mut listener, hello) = pair(b"a", &SECRET);
         let challenge = listener.take(&hello).unwrap().send.unwrap();
         let proof = connector.take(&challenge).unwrap().send.unwrap();
-        assert!(connector.take(&proof).is_err(), "its own proof");
+        assert!(connector.take(&proof).is_err(), "the connector accepted its own proof");
         let mut later = Handshake::listener(PROTOCOL, &SECRET, [3; 32]);
         later.take(&hello).unwrap();
-        assert!(later.take(&proof).is_err(), "the proof of another connection");
+        assert!(later.take(&proof).is_err(), "accepted the proof of another connection");
     }
 
     /// Returns two sides that have proved the secret.
@@ -378,25 +378,25 @@ mod tests {
     }
 
     #[test]
-    fn channel_proofs_hold_for_one_channel_one_side_one_connection_and_one_secret() {
+    fn a_channel_proof_fits_one_channel_side_connection_and_secret() {
         let (connector, listener) = proved(b"a");
         let keys = [4; 32];
         let theirs = connector.channel_proof(&keys);
         let elsewhere = listener.take_channel_proof(&[5; 32], &theirs).unwrap_err();
         assert!(elsewhere.reason.contains("between the two"), "{elsewhere:?}");
-        assert!(connector.take_channel_proof(&keys, &theirs).is_err(), "its own");
+        assert!(connector.take_channel_proof(&keys, &theirs).is_err(), "accepted its own proof");
         let (_, other) = proved(b"b");
-        assert!(other.take_channel_proof(&keys, &theirs).is_err(), "another connection's");
+        assert!(other.take_channel_proof(&keys, &theirs).is_err(), "accepted a replayed proof");
         let mut stranger = proved(b"a").1;
         stranger.secret = Secret([8; 32]);
-        assert!(stranger.take_channel_proof(&keys, &theirs).is_err(), "another secret");
+        assert!(stranger.take_channel_proof(&keys, &theirs).is_err(), "accepted another secret");
         let plain = connector.own_proof();
         let plain = plain.last_chunk().unwrap();
-        assert!(listener.take_channel_proof(&keys, plain).is_err(), "the handshake's own");
+        assert!(listener.take_channel_proof(&keys, plain).is_err(), "accepted a handshake proof");
     }
 
     #[test]
-    fn nonsense_and_other_versions_are_refused_and_told_why() {
+    fn nonsense_and_other_versions_are_refused_with_the_reason() {
         let mut listener = Handshake::listener(PROTOCOL, &SECRET, [2; 32]);
         for bytes in [&b""[..], b"GET / HTTP/1.1\r\n", b"test hello", b"test hello\x03\0short"] {
             assert!(listener.take(bytes).is_err());

@@ -428,7 +428,7 @@ pub trait Lane: Send + fmt::Debug {
         let _ = (endpoint, from, into);
         Err(TransportError::Unsupported {
             what: "redirect a put of the peer",
-            reason: "it writes where the peer says; look at `Caps::redirects` first",
+            reason: "its device writes where the peer says; check `Caps::redirects` first",
         })
     }
 

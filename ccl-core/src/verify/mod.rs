@@ -235,12 +235,12 @@ fn setups(case: &Case, programs: &[Arc<Program>]) -> Result<Vec<Setup>, Violatio
         return Err(Violation::Case(error.to_owned()));
     }
     if case.collective.has_root() && case.root >= ranks {
-        return Err(Violation::Case(format!("root {} of {ranks} ranks", case.root)));
+        return Err(Violation::Case(format!("root {} is not among the {ranks} ranks", case.root)));
     }
     let setup = |(rank, program): (u32, &Arc<Program>)| {
         if program.rank != rank || program.ranks != ranks {
             let error = format!(
-                "program {rank} of {ranks} is that of rank {} of {}",
+                "program {rank} of {ranks} belongs to rank {} of {} ranks",
                 program.rank, program.ranks
             );
             return Err(Violation::Case(error));
@@ -412,7 +412,8 @@ fn check_element(
         None => exprs.holds_all(value.expr),
     };
     if !here || !right {
-        let of = expected.of.map_or("the fold of all ranks'".to_owned(), |r| format!("rank {r}'s"));
+        let of =
+            expected.of.map_or("the fold over all ranks of".to_owned(), |r| format!("rank {r}'s"));
         let expected = format!("{of} element {index} of input block {}", expected.block);
         let longest = setup.longest();
         let (at, element) = (value.element as usize / longest, value.element as usize % longest);

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folds_are_judged() {
+    fn wrong_folds_are_reported() {
         let mut exprs = Exprs::new(3, Mode::Reduce);
         let [a, b, c] = [0, 1, 2].map(|rank| exprs.leaf(rank));
         let ab = exprs.fold(&[a, b], false).unwrap();

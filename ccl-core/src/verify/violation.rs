@@ -122,7 +122,7 @@ pub enum Violation {
     },
     /// A message of another length than its receive.
     #[error(
-        "rank {to} expects {expected} B of rank {from} (channel {channel}, message {number}) but \
+        "rank {to} expects {expected} B from rank {from} (channel {channel}, message {number}) but \
          {sent} B were sent"
     )]
     Length {
@@ -140,7 +140,7 @@ pub enum Violation {
         expected: usize,
     },
     /// A message that is longer than a slot.
-    #[error("rank {from} sends {bytes} B to rank {to} at once; a slot holds {slot_bytes} B")]
+    #[error("rank {from} sends {bytes} B to rank {to} in one message; a slot holds {slot_bytes} B")]
     TooLong {
         /// Sender.
         from: Rank,
@@ -153,7 +153,7 @@ pub enum Violation {
     },
     /// Messages that no receive takes.
     #[error(
-        "{messages} messages from rank {from} to rank {to} (channel {channel}) stay unreceived"
+        "{messages} messages from rank {from} to rank {to} (channel {channel}) are never received"
     )]
     Unreceived {
         /// Sender.
@@ -241,7 +241,7 @@ pub enum Violation {
         fold: String,
     },
     /// A read of memory that was never written.
-    #[error("{spot} is read before anything was written there, by strand {strand}: {fold}")]
+    #[error("{spot} is read by strand {strand} before it was written: {fold}")]
     Uninitialised {
         /// The element.
         spot: Spot,
@@ -251,7 +251,7 @@ pub enum Violation {
         fold: String,
     },
     /// A message with an element that was never written.
-    #[error("rank {from} sends rank {to} a message of which element {element} was never written")]
+    #[error("rank {from} sends rank {to} a message whose element {element} was never written")]
     HoleInMessage {
         /// Sender.
         from: Rank,
@@ -282,7 +282,7 @@ pub enum Violation {
         fold: String,
     },
     /// A fold that is wrong.
-    #[error("rank {rank}, strand {strand}: {misfold} in {fold} ({operands})")]
+    #[error("rank {rank}, strand {strand}: {misfold}: {fold} ({operands})")]
     Misfold {
         /// The rank.
         rank: Rank,
@@ -311,7 +311,8 @@ pub enum Violation {
     },
     /// A result that has every rank's contribution but did not pass through a fold marked last.
     #[error(
-        "{spot} holds {found}: complete, but no fold was marked last, so no average is divided"
+        "{spot} holds {found}, which is complete, but no fold was marked last, so an average would \
+         not be divided"
     )]
     NeverLast {
         /// The element.
@@ -326,7 +327,7 @@ pub enum Violation {
         spot: Spot,
     },
     /// A reduction that is not one fold in rank order.
-    #[error("{spot} holds {found}: not one fold over the ranks in ascending order")]
+    #[error("{spot} holds {found}, which is not one fold over the ranks in ascending order")]
     NotInRankOrder {
         /// The element.
         spot: Spot,
@@ -368,9 +369,9 @@ impl fmt::Display for Waiting {
         write!(f, "rank {rank} strand {strand} (channel {channel}, chunk {chunk}) at ")?;
         write!(f, "`{instruction}` waits for ")?;
         match reason {
-            Reason::Message(peer) => write!(f, "a message of rank {peer}"),
-            Reason::Room(peer) => write!(f, "room towards rank {peer}"),
-            Reason::Unit(unit) => write!(f, "its own unit {unit}"),
+            Reason::Message(peer) => write!(f, "a message from rank {peer}"),
+            Reason::Room(peer) => write!(f, "a free slot towards rank {peer}"),
+            Reason::Unit(unit) => write!(f, "unit {unit} of another strand"),
         }
     }
 }
@@ -379,16 +380,18 @@ impl fmt::Display for Misfold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Misfold::Nothing => f.write_str("there is nothing to combine"),
-            Misfold::Mixed => f.write_str("elements that do not belong together are combined"),
-            Misfold::NotReduction => f.write_str("a collective that only moves data combines it"),
+            Misfold::Mixed => f.write_str("operands that hold different elements are combined"),
+            Misfold::NotReduction => {
+                f.write_str("operands are combined in a collective that only moves data")
+            }
             Misfold::CountedTwice(rank) => {
                 write!(f, "the contribution of rank {rank} is counted twice")
             }
             Misfold::LastTooEarly(rank) => {
-                write!(f, "marked last while the contribution of rank {rank} is missing")
+                write!(f, "the fold is marked last, but the contribution of rank {rank} is missing")
             }
             Misfold::AlreadyComplete => {
-                f.write_str("an operand is already complete: an average would be divided twice")
+                f.write_str("an operand is already complete, so an average would be divided twice")
             }
         }
     }

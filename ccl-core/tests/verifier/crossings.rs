@@ -77,7 +77,8 @@ fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
             traffic(&crossings(Collective::AllReduce, "hierarchical", hosts, count).unwrap());
         assert_eq!(once.len(), 2, "{hosts:?}");
         for elements in once.values() {
-            assert!(*elements >= count && *elements * 10 <= count * 11, "{elements} of {count}");
+            let is_once = *elements >= count && *elements * 10 <= count * 11;
+            assert!(is_once, "{elements} elements cross for a buffer of {count}");
         }
     }
     // The check can fail: the flat algorithm sends more.
@@ -125,7 +126,7 @@ fn blocks_cross_once_per_remote_host() {
 }
 
 #[test]
-fn a_buffer_comes_to_and_goes_from_each_host_once() {
+fn broadcast_and_reduce_cross_once_per_remote_host() {
     for hosts in (1..=17).flat_map(placements) {
         let elsewhere: Vec<u32> = (1..hosts.count()).collect();
         let ends = |collective, end: fn(&Crossing) -> u32| {

@@ -56,7 +56,7 @@ fn right_schedules_pass() {
 }
 
 #[test]
-fn a_cyclic_wait_is_told_rank_by_rank() {
+fn a_cyclic_wait_is_reported_rank_by_rank() {
     let schedules = [0, 1].map(|rank| {
         let other = 1 - rank;
         let mut b = Builder::new(rank, 2, 2);
@@ -123,7 +123,7 @@ fn without(program: &Program, drop: impl Fn(&Instr) -> bool) -> Arc<Program> {
 }
 
 #[test]
-fn a_race_between_strands_is_told_with_both_folds() {
+fn a_race_between_strands_is_reported_with_both_folds() {
     let schedules = [0, 1, 2].map(relay);
     let case = Case { root: 1, slot_bytes: 16, ..case(Collective::Broadcast, 10) };
     assert_eq!(check(&case, &schedules).map(|report| report.chunks), Ok(3));
@@ -142,7 +142,7 @@ fn a_race_between_strands_is_told_with_both_folds() {
 /// Shows that the verifier reports a race if a message may arrive too early: in place, rank 1 sends
 /// its input from the memory into which it receives the result.
 #[test]
-fn a_message_that_may_come_too_early_is_told() {
+fn a_message_that_may_arrive_too_early_is_reported() {
     let schedules = pair(|b, rank, other| {
         if rank == 0 {
             let theirs = scratch(0, 0, input(0));
@@ -210,7 +210,7 @@ fn an_average_divided_twice_is_found() {
 }
 
 #[test]
-fn averages_that_are_never_divided_or_too_early_are_found() {
+fn a_missing_or_early_division_of_an_average_is_found() {
     let plain = pair(|b, _, other| {
         b.send(other, input(0));
         let theirs = scratch(0, 0, input(0));
@@ -244,7 +244,7 @@ fn an_order_that_differs_between_ranks_is_not_deterministic() {
 }
 
 #[test]
-fn messages_must_meet_their_receives() {
+fn messages_must_match_their_receives() {
     let unreceived = pair(|b, rank, other| {
         one_shot(b, rank, other);
         if rank == 0 {
@@ -277,7 +277,7 @@ fn messages_must_meet_their_receives() {
 }
 
 #[test]
-fn memory_that_is_not_ones_own_stays_untouched() {
+fn invalid_accesses_and_missing_results_are_found() {
     let alone = |write: fn(&mut Builder)| {
         let mut b = Builder::new(0, 1, 1);
         write(&mut b);
@@ -307,7 +307,7 @@ fn in_place_results_must_not_overwrite_inputs_still_needed() {
 }
 
 #[test]
-fn passing_on_from_slot_to_slot_takes_two_slots() {
+fn forwarding_from_slot_to_slot_needs_two_slots() {
     let schedules = [two_shot(0), two_shot(1)];
     let programs = [0, 1].map(|rank| Arc::new(lower(&schedules[rank as usize], Alias::default())));
     let one = case(Collective::AllReduce, 10);
@@ -320,7 +320,7 @@ fn passing_on_from_slot_to_slot_takes_two_slots() {
 }
 
 #[test]
-fn a_barrier_that_passes_on_nothing_is_not_one() {
+fn a_barrier_that_forwards_nothing_is_rejected() {
     let leaky = [0, 1, 2].map(|rank: u32| {
         let mut b = Builder::new(rank, 3, 1);
         b.send((rank + 1) % 3, input(0));

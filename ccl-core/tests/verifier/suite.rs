@@ -89,7 +89,7 @@ fn every_algorithm_is_right() {
     let tallies = tallies.into_inner().unwrap();
     print(&tallies, begin.elapsed());
     let wrong = tallies.values().filter(|tally| !tally.failures.is_empty()).count();
-    assert_eq!(wrong, 0, "algorithms with violations, printed above");
+    assert_eq!(wrong, 0, "some algorithms have violations, which are printed above");
 }
 
 fn print(tallies: &BTreeMap<(&str, &str), Tally>, time: Duration) {

@@ -37,7 +37,7 @@ fn bandwidth(kernel: &Kernel, data_type: DataType, bytes: usize, terms: usize, p
 }
 
 fn main() {
-    println!("two terms, sum; GB/s of one operand (in place in brackets); ns for 8 bytes");
+    println!("sum of two terms: GB/s of one operand (in brackets: in place); ns for 8 bytes");
     for level in SimdLevel::available() {
         println!("\n{level:?}\n{:<10} {:>15} {:>15} {:>6}", "type", "16 KiB", "512 KiB", "8 B");
         for data_type in DataType::ALL {
@@ -52,7 +52,7 @@ fn main() {
             println!("{name:<10} {:>15} {:>15} {small_ns:>6.1}", cell(16 << 10), cell(512 << 10));
         }
     }
-    println!("\nother folds at 16 KiB and 512 KiB, best level");
+    println!("\nother folds: GB/s at 16 KiB and 512 KiB, best SIMD level");
     for (data_type, op, terms) in [
         (DataType::Float32, ReduceOp::Max, 2),
         (DataType::Float32, ReduceOp::Sum, 3),

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn conversions_are_exact_one_way_and_nearest_even_the_other() {
+    fn decoding_is_exact_and_encoding_rounds_to_nearest_even() {
         check_format::<Half>(&FLOAT16);
         check_format::<Brain>(&BFLOAT16);
         check_format::<E4m3>(&FLOAT8_E4M3);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_bits_agree_with_an_independent_implementation() {
+    fn sixteen_bit_conversions_agree_with_the_half_crate() {
         for code in 0..=u16::MAX {
             let (ours, theirs) = (decode::<Half>(code.into()), half::f16::from_bits(code).to_f32());
             assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_is_infinity_for_sixteen_bits_and_saturates_for_eight() {
+    fn large_values_are_infinity_in_sixteen_bits_and_saturate_in_eight() {
         assert_eq!(encode::<Half>(65_519.0), 0x7bff);
         assert_eq!(encode::<Half>(65_520.0), 0x7c00);
         assert_eq!(encode::<Brain>(f32::MAX), 0x7f80);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nccl_does_decides_how_messages_are_spread() {
+    fn nccls_hints_select_the_number_of_queue_pairs() {
         let policy: Policy = "all_gather: qps=3; fan_out>=8: qps=4; bytes>=1M: qps=5; qps=6"
             .parse()
             .unwrap_or_else(|error| panic!("{error}"));

@@ -149,7 +149,8 @@ impl Devices {
         let found = at.and_then(|at| self.found.iter().chain(&made.known).nth(at));
         found.cloned().ok_or_else(|| {
             let count = self.found.len() + made.known.len();
-            NetError::argument(format!("there is no device {number}; there are {count}"))
+            let text = format!("there is no device {number}; the number of devices is {count}");
+            NetError::argument(text)
         })
     }
 
@@ -168,7 +169,7 @@ impl Devices {
         let found = |part: &i32| usize::try_from(*part).ok().and_then(|at| self.found.get(at));
         let Some(found) = parts.iter().map(found).collect::<Option<Vec<_>>>() else {
             let count = self.found.len();
-            return usage(format!("{parts:?} has devices other than the {count} that were found"));
+            return usage(format!("{parts:?} names a device that is not among the {count} found"));
         };
         if let [only] = parts {
             return Ok(*only);
@@ -246,7 +247,7 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
             return Err(NetError::new(
                 NcclResult::INVALID_USAGE,
                 format!(
-                    "FERROCCL_TRANSPORT={asked}: within NCCL there are {AUTO}, {}",
+                    "FERROCCL_TRANSPORT={asked} cannot be used in NCCL; choose one of {AUTO}, {}",
                     names.join(", ")
                 ),
             ));

@@ -58,12 +58,12 @@ mod tests {
     use crate::comm::wire::{RECORD_BYTES, Record};
 
     #[test]
-    fn what_is_told() {
+    fn the_target_survives_its_corpus_and_mutations() {
         replay("nccl_net", super::nccl_net);
     }
 
     #[test]
-    fn the_corpus_has_records_that_are_some() {
+    fn the_corpus_has_valid_records() {
         let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/nccl_net/");
         for (name, count) in [("record", 1), ("group", 8)] {
             let data = std::fs::read(format!("{kept}{name}")).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn addresses_that_do_not_fit_a_handle_are_left_out() {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
         let location = Location { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handle_is_an_error_that_says_what_to_do() {
+    fn an_invalid_handle_is_an_error_with_advice() {
         let error = |bytes: &[u8; HANDLE_BYTES]| {
             Handle::decode(bytes).err().map(|error| error.text).unwrap_or_default()
         };

@@ -159,9 +159,9 @@ mod tests {
             helpers.start(count);
             helpers.start(count);
             assert_eq!(lock(&helpers.threads).as_ref().map(Vec::len), Some(3));
-            until("they sleep", || helpers.asleep.load(Ordering::Relaxed) == 3);
+            until("not all helpers fell asleep", || helpers.asleep.load(Ordering::Relaxed) == 3);
             let before = CALLS.load(Ordering::Relaxed);
-            until("one wakes", || {
+            until("no helper woke up", || {
                 helpers.wake();
                 CALLS.load(Ordering::Relaxed) > before
             });

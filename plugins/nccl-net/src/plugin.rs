@@ -212,8 +212,8 @@ impl Plugin {
         Ok((bytes, id))
     }
 
-    /// Advances a connection to the listener of the handle. Returns the sending communicator, once
-    /// it is ready.
+    /// Makes progress on connecting to the listener of the handle. Returns the sending
+    /// communicator, once it is ready.
     pub(crate) fn connect(
         &'static self,
         known: Known,
@@ -238,8 +238,10 @@ impl Plugin {
                 id
             }
         };
-        let polled =
-            self.attempts.with(id, |attempt| attempt.poll(now)).ok_or_else(|| gone("connect"))?;
+        let polled = self
+            .attempts
+            .with(id, |attempt| attempt.poll(now))
+            .ok_or_else(|| gone("a connection attempt"))?;
         match polled {
             Ok(None) => Ok(None),
             Ok(Some(sender)) => {
@@ -313,7 +315,7 @@ impl Plugin {
     pub(crate) fn register(&self, comm: Id, region: Region, kind: i32) -> Result<Id, NetError> {
         if kind != HOST {
             return Err(NetError::argument(format!(
-                "memory of kind {kind}: only memory of the host (1) is offered"
+                "cannot register memory of kind {kind}; the only supported kind is 1, host memory"
             )));
         }
         // Registering may take long, so the communicator is not locked.
@@ -359,7 +361,7 @@ impl Plugin {
         if bytes == 0 {
             return Ok((None, 0));
         }
-        let id = mr.ok_or_else(|| NetError::argument("a transfer without registered memory"))?;
+        let id = mr.ok_or_else(|| NetError::argument("the transfer has no registered memory"))?;
         let found = self.memory.with(id, |mr| Arc::clone(mr));
         let mr = found.ok_or_else(|| gone("a registration"))?;
         let offset = mr.offset(address, bytes)?;
@@ -377,7 +379,7 @@ impl Plugin {
     ) -> Result<Option<RequestId>, NetError> {
         if bytes > TRANSFER_BYTES_MAX {
             return Err(NetError::argument(format!(
-                "{bytes} bytes to send; the properties say {TRANSFER_BYTES_MAX} at most"
+                "cannot send {bytes} bytes; the properties allow {TRANSFER_BYTES_MAX} at most"
             )));
         }
         let (mr, offset) = self.locate(mr, address, bytes)?;
@@ -398,7 +400,7 @@ impl Plugin {
         if !(1..=GROUP_MAX).contains(&receives.len()) {
             let count = receives.len();
             return Err(NetError::argument(format!(
-                "{count} buffers in one irecv; 1 to {GROUP_MAX} are possible"
+                "{count} buffers in one irecv; the number must be 1 to {GROUP_MAX}"
             )));
         }
         let mut buffers: [Buffer; GROUP_MAX] = Default::default();
@@ -448,7 +450,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Closes a listening communicator. Connections that it has made stay.
+    /// Closes a listening communicator. Connections that it has accepted remain open.
     pub(crate) fn close_listener(&self, comm: Id) -> Result<(), NetError> {
         let listening = self.listeners.remove(comm);
         let listening = listening.ok_or_else(|| gone("a listening communicator"))?;
@@ -480,14 +482,14 @@ fn help() -> bool {
 fn check_device(mr: Option<&Found>, device: &Arc<dyn Device>) -> Result<(), NetError> {
     match mr {
         Some((_, mr)) if !Arc::ptr_eq(&mr.device, device) => {
-            Err(NetError::argument("memory that was registered with another device"))
+            Err(NetError::argument("the memory was registered with another device"))
         }
         _ => Ok(()),
     }
 }
 
 fn gone(what: &str) -> NetError {
-    NetError::argument(format!("{what} that is already closed, or never existed"))
+    NetError::argument(format!("the call names {what} that is already closed, or never existed"))
 }
 
 fn too_many() -> NetError {

@@ -26,7 +26,7 @@ const HELLO: [u8; 5] = [b'n', b'c', b'c', b'l', VERSION];
 const SHARED_MEMORY: &str = "shared memory";
 
 /// Text about GPUs for the log.
-const HOST_MEMORY: &str = "; GPUDirect is off: this plugin offers memory of the host";
+const HOST_MEMORY: &str = "; GPUDirect is off: this plugin supports host memory only";
 
 /// Options that all connections have in common.
 #[derive(Clone, Debug)]
@@ -112,8 +112,8 @@ impl Listening {
         } else if now.since(asked) >= self.options.join_within {
             let after = self.options.join_within;
             return Err(NetError::remote(format!(
-                "no peer has connected within {after:?}: look at its log, at NCCL_SOCKET_IFNAME \
-                 and at firewalls, or raise FERROCCL_JOIN_TIMEOUT"
+                "no peer has connected within {after:?}: check the peer's log, NCCL_SOCKET_IFNAME \
+                 and firewalls, or raise FERROCCL_JOIN_TIMEOUT"
             )));
         }
         Ok(accepted)
@@ -214,8 +214,8 @@ impl Attempt {
     ) -> Result<Attempt, NetError> {
         if handle.transport != device.kind.id {
             return Err(NetError::argument(format!(
-                "the peer listens with another transport than {}; set FERROCCL_TRANSPORT alike on \
-                 all hosts",
+                "the peer listens with another transport than that of {}; set FERROCCL_TRANSPORT \
+                 to the same value on all hosts",
                 device.name()
             )));
         }
@@ -375,7 +375,7 @@ mod tests {
 
     /// Tests the fallback after the handshake: one side has another view of the memory.
     #[test]
-    fn shared_memory_that_fails_late_is_given_up_for_the_network() {
+    fn the_network_replaces_shared_memory_that_fails_late() {
         for (mean, shares) in [(0, false), (1, false), (0, true), (1, true)] {
             let world = World::new(4, Conditions::default(), 7);
             let device = |side: u32, is_near: bool| -> Arc<dyn Device> {
@@ -425,14 +425,14 @@ mod tests {
                 }
                 world.step();
             }
-            assert!(sender.is_some() && receiver.is_some(), "{mean}: they do not meet");
-            assert_eq!(attempt.candidates.len(), 1, "{mean}: over the network");
+            assert!(sender.is_some() && receiver.is_some(), "fault on side {mean}: no connection");
+            assert_eq!(attempt.candidates.len(), 1, "fault on side {mean}: not over the network");
         }
     }
 
     /// Tests that `NCCL_IB_TC` does not apply to TCP.
     #[test]
-    fn the_environments_class_is_for_queue_pairs_alone() {
+    fn the_environments_traffic_class_is_for_queue_pairs_only() {
         let context = Context::new(40);
         let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 7);
         let like_tcp = World::new(2, Conditions { redirects: true, ..Conditions::default() }, 7);

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_known_to_be_gone() {
+    fn removed_objects_are_not_found() {
         let table = Table::new(Kind::Memory);
         let id = table.add(Box::new(7)).unwrap();
         assert_eq!(table.with(id, |value| *value), Some(7));
@@ -375,12 +375,12 @@ mod tests {
     }
 
     #[test]
-    fn helpers_poll_whom_they_should_and_leave_the_lock_to_callers() {
+    fn helpers_poll_objects_that_ask_and_leave_the_lock_to_callers() {
         let at = Instant::from_nanos;
         let table = Table::new(Kind::Sender);
         let id = table.add(Box::new(Asks { until: Instant::ZERO, polls: 0 })).unwrap();
         let polls = |now| table.call(id, at(now), |asks| asks.polls);
-        assert!(!table.help(&|| at(1)), "it has not asked");
+        assert!(!table.help(&|| at(1)), "no object needs help yet");
         // While helpers poll, a call does not wait for the lock: it returns `Held`.
         let asked = table.call(id, at(1), |asks| asks.until = at(100_000));
         assert_eq!(asked, Ok(Some(((), true))));
@@ -393,14 +393,14 @@ mod tests {
         assert_eq!(polls(4), Ok(Some((0, true))), "the lock is left to the caller");
         assert!(table.help(&|| at(5)));
         assert_eq!(polls(6), Ok(Some((1, true))));
-        assert!(!table.help(&|| at(100_000)), "its time is over");
+        assert!(!table.help(&|| at(100_000)), "the time for help is over");
         assert_eq!(polls(100_001), Ok(Some((1, false))));
         let gone = table.remove(id);
         assert!(gone.is_some() && polls(7) == Ok(None));
     }
 
     #[test]
-    fn there_is_room_for_many() {
+    fn a_table_holds_more_objects_than_one_chunk() {
         let table = Table::new(Kind::Listener);
         let ids: Vec<Id> = (0..3 * CHUNK).map(|at| table.add(Box::new(at)).unwrap()).collect();
         for (at, id) in ids.iter().enumerate() {

@@ -101,7 +101,7 @@ mod tests {
                 (0..50).for_each(|_| message(&mut pair, bytes));
                 least = least.min(COUNTING.0.load(Ordering::Relaxed) - before);
             }
-            assert_eq!(least, 0, "for 50 messages of {bytes} bytes over {device}");
+            assert_eq!(least, 0, "allocations for 50 messages of {bytes} bytes over {device}");
         }
         pair.close();
     }

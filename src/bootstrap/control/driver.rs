@@ -197,7 +197,7 @@ impl Driver {
                     if socket::prepare(&stream).is_err() {
                         continue;
                     }
-                    tracing::trace!(%from, "a connection to the control port");
+                    tracing::trace!(%from, "accepted a connection to the control port");
                     let id = control.accepted(nonce, now());
                     self.streams
                         .insert(id, Stream { stream, is_connecting: false, is_measured: false });

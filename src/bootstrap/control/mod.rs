@@ -544,7 +544,8 @@ impl ControlPlane {
         let awaited = self.shared.lock().awaited(sequence);
         let awaited = match awaited {
             Some(rank) => {
-                self.report(rank, format!("no part in exchange {sequence} within {waited_ms} ms"));
+                let text = format!("it took no part in exchange {sequence} within {waited_ms} ms");
+                self.report(rank, text);
                 format!("rank {rank}")
             }
             None => "some rank".to_owned(),

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invitation_names_what_others_can_reach_first() {
+    fn an_invitation_names_reachable_addresses_first() {
         let all = ["127.0.0.1", "node7", "0.0.0.0", "10.0.0.1", "fe80::1%2", "node7", "::1"];
         let named = worth_naming(&all.map(str::to_owned));
         assert_eq!(named, ["10.0.0.1", "node7", "127.0.0.1", "::1"]);

@@ -76,8 +76,7 @@ impl DeviceReports {
         }
         let first = self.layers().next();
         let is_mixed = self.layers().any(|layer| Some(layer) != first);
-        is_mixed
-            .then(|| "the adapters of some ranks are InfiniBand's and others are not".to_owned())
+        is_mixed.then(|| "the adapters of only some ranks are InfiniBand".to_owned())
     }
 }
 
@@ -161,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_told_short_and_without_control_characters() {
+    fn a_reason_is_shortened_and_has_no_control_characters() {
         let DeviceReport::Lacks(reason) = DeviceReport::lacks(&"a\x1b[1m".repeat(500)) else {
             panic!()
         };
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accelerator_that_is_not_there_is_an_error_with_advice() {
+    fn a_missing_accelerator_is_an_error_with_advice() {
         for (near, problem) in [
             ("17:00.0", "is no PCI address such as 0000:17:00.0"),
             ("mlx5_0", "is no PCI address such as 0000:17:00.0"),
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pci_device_of_this_host_has_a_place() {
+    fn every_pci_device_of_this_host_has_a_path() {
         let devices = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
         for name in devices.filter_map(|device| device.file_name().into_string().ok()) {
             let path = locality(&name).unwrap().pci_path.unwrap();

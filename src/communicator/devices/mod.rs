@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_the_best_that_all_ranks_have_and_says_why() {
+    fn auto_takes_the_best_common_transport_and_says_why() {
         let auto = Config::default();
         let has = |is_infiniband| DeviceReport::Has { nearest: 1, is_infiniband };
         let lacks = || DeviceReport::Lacks("there is no library".to_owned());
@@ -479,7 +479,7 @@ mod tests {
         for ranks in [[0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1]] {
             let mut all = taken(&devices, &ranks.map(Some), 4).concat();
             all.sort_unstable();
-            assert_eq!(all, [0, 1, 2, 3], "each is somebody's: {ranks:?}");
+            assert_eq!(all, [0, 1, 2, 3], "each device has one rank: {ranks:?}");
         }
         // A rank near to no device, and one that may run anywhere.
         assert_eq!(
@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(shares(4, 1), [4.0]);
         assert_eq!(shares(1, 4), [0.25; 4]);
         assert_eq!(shares(2, 4), [0.5; 4]);
-        assert_eq!(shares(2, 3), [0.5, 1.0, 0.5], "the first and the third share one");
+        assert_eq!(shares(2, 3), [0.5, 1.0, 0.5], "ranks 0 and 2 share a device");
     }
 
     #[test]
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn accelerators_without_devices_beside_them_take_what_there_is() {
+    fn accelerators_without_near_devices_take_other_devices() {
         // The devices are on the other node, or elsewhere on the accelerator's own node.
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
         assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn who_chooses_from_some_of_the_same_devices_gets_some_nevertheless() {
+    fn ranks_that_share_only_some_devices_each_get_devices() {
         let devices = Vec::from_iter((0..4).map(|switch| at(switch, 0)));
         // One rank with an accelerator, two ranks of its node without one, and one rank that may be
         // anywhere.

@@ -924,7 +924,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_the_middle_of_a_call_is_told_to_the_others() {
+    fn a_panic_during_a_call_is_reported_to_the_other_ranks() {
         let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
         let (mut listener, patience) = (Some(listener), Duration::from_secs(60));
         let ranks = [0, 1].map(|rank| {
@@ -935,7 +935,7 @@ mod tests {
                 if rank == 1 {
                     let panic = AssertUnwindSafe(|| {
                         let _driven = UnbindGuard::new(&mut c.engine);
-                        panic!("as a subscriber might");
+                        panic!("a panic like one of a tracing subscriber");
                     });
                     catch_unwind(panic).unwrap_err();
                 }

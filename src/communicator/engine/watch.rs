@@ -126,7 +126,8 @@ impl Engine {
             return Ok(());
         }
         let theirs = self.sent_by(link.peer, tag, bytes);
-        Err(self.disagree(format!("{own} (no message from rank {})", link.peer), link.peer, theirs))
+        let own = format!("{own} (which expects no further message from rank {})", link.peer);
+        Err(self.disagree(own, link.peer, theirs))
     }
 
     /// Checks that no rank makes a different call with the same number, and that no awaited rank
@@ -330,7 +331,7 @@ impl Engine {
                 (true, false) => format!("a free slot at rank {}", link.peer),
             })
             .collect();
-        if list.is_empty() { "nobody".to_owned() } else { list.join(", ") }
+        if list.is_empty() { "no other rank".to_owned() } else { list.join(", ") }
     }
 
     fn during(&self, running: &Running) -> String {

@@ -12,7 +12,7 @@ use ccl_memory::RegionError;
 #[non_exhaustive]
 pub enum CallError {
     /// A root that is not in the communicator.
-    #[error("{collective}: root {root} of {ranks} ranks; ranks are counted from 0")]
+    #[error("{collective}: root {root} is not among the {ranks} ranks, which are counted from 0")]
     Root {
         /// The collective.
         collective: Collective,
@@ -22,7 +22,7 @@ pub enum CallError {
         ranks: u32,
     },
     /// A rank that is not in the communicator.
-    #[error("there is no rank {rank} among {ranks}; ranks are counted from 0")]
+    #[error("rank {rank} is not among the {ranks} ranks, which are counted from 0")]
     NoSuchRank {
         /// The rank that the call names.
         rank: Rank,
@@ -169,7 +169,7 @@ pub enum CallError {
     /// Another rank's symmetric memory, which this rank does not map.
     #[error(
         "the memory of rank {rank} is not mapped: it is on another host, or FERROCCL_TRANSPORT \
-         keeps the ranks of this host from sharing memory; send it instead"
+         keeps the ranks of this host from sharing memory; use sends and receives instead"
     )]
     NotMapped {
         /// Rank whose memory is not mapped.
@@ -188,12 +188,12 @@ pub enum CallError {
     #[error(transparent)]
     Prediction(#[from] PredictError),
     /// A text that is no queue-pair policy.
-    #[error("this policy: {0}")]
+    #[error("the queue-pair policy is invalid: {0}")]
     Policy(PolicyError),
     /// A queue-pair policy that needs more queue pairs than the ranks made when they joined.
     #[error(
-        "this policy: it needs {pairs} queue pairs of traffic class {} on each link, and fewer \
-         were made when the ranks joined; join with a FERROCCL_IB_POLICY that has enough",
+        "the queue-pair policy needs {pairs} queue pairs of {} on each link, but fewer were made \
+         when the ranks joined; join with a FERROCCL_IB_POLICY that has enough",
         class(*.traffic_class)
     )]
     QueuePairs {
@@ -203,7 +203,7 @@ pub enum CallError {
         traffic_class: Option<u8>,
     },
     /// A request that another communicator started.
-    #[error("the request is of another communicator; give it to the one that started it")]
+    #[error("the request belongs to another communicator; pass it to the one that started it")]
     ForeignRequest,
     /// A request whose result is gone.
     #[error(
@@ -228,5 +228,6 @@ pub enum CallError {
 }
 
 fn class(traffic_class: Option<u8>) -> String {
-    traffic_class.map_or_else(|| "the transport's own".to_owned(), |class| class.to_string())
+    let own = || "the transport's own traffic class".to_owned();
+    traffic_class.map_or_else(own, |class| format!("traffic class {class}"))
 }

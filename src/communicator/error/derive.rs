@@ -14,8 +14,8 @@ use ccl_core::types::Rank;
 pub enum DeriveError {
     /// This rank cannot listen for the others.
     #[error(
-        "this rank cannot open a socket for the others to meet at: {error}; see the limit of open \
-         files and the free ports"
+        "this rank cannot open a socket at which the other ranks would meet: {error}; check the \
+         limit of open files and the free ports"
     )]
     NoListener {
         /// The system's error.
@@ -33,12 +33,12 @@ pub enum DeriveError {
     #[error("split: a rank got no communicator; this is a defect of ferroccl, please report it")]
     NoPart,
     /// A second `shrink` of a communicator.
-    #[error("shrink: this communicator was shrunk before; use the communicator that this returned")]
+    #[error("shrink: this communicator was shrunk before; use the one that shrink() returned")]
     AlreadyShrunk,
     /// A `shrink` of a communicator that has not failed.
     #[error(
-        "shrink: no rank has failed as far as this one knows; to go on with some of the ranks, all \
-         call split()"
+        "shrink: no rank has failed as far as this rank knows; to go on with some of the ranks, \
+         call split() on all ranks"
     )]
     NothingFailed,
     /// A `shrink` whose every attempt lost another rank; there is one attempt per rank. This rank's
@@ -46,12 +46,12 @@ pub enum DeriveError {
     #[error("shrink: every attempt lost another rank; start the job again")]
     Exhausted,
     /// An invitation of nobody.
-    #[error("invite: there must be newcomers, at least one")]
+    #[error("invite: there must be at least one newcomer")]
     NoNewcomers,
     /// Ranks that invite different numbers of newcomers.
     #[error(
-        "invite: rank {peer} asks for another number of newcomers: {theirs}, not {own}; all ranks \
-         must ask for the same"
+        "invite: rank {peer} invites another number of newcomers than this rank: {theirs}, not \
+         {own}; all ranks must invite the same number"
     )]
     Newcomers {
         /// Newcomers that this rank asks for.

@@ -67,7 +67,7 @@ pub enum SharedMemoryError {
     /// Ranks that ask for different sizes.
     #[error(
         "rank {rank} asks for {bytes} bytes on each rank, but rank {peer} for {theirs}; all ranks \
-         must ask for the same"
+         must ask for the same size"
     )]
     Sizes {
         /// This rank.

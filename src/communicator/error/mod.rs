@@ -212,8 +212,8 @@ mod tests {
         let error = StepError::Malformed { peer: 1, step: "split", error: malformed };
         assert!(!Error::from(error).is_harmless());
         let record = RegionError { offset: 64, bytes: 64, region_bytes: 64 };
-        assert!(!Error::from(record).is_harmless(), "a record that peers wait for");
-        assert!(Error::from(CallError::Range(record)).is_harmless(), "the caller's own range");
+        assert!(!Error::from(record).is_harmless(), "peers may wait for this record");
+        assert!(Error::from(CallError::Range(record)).is_harmless(), "the range is the caller's");
         assert!(!Error::from(DeriveError::Exhausted).is_harmless());
         assert!(Error::from(DeriveError::NothingFailed).is_harmless());
         let error = StepError::Disagree { rank: 0, own: "split", peer: 1, theirs: "alloc" };

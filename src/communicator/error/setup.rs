@@ -35,7 +35,7 @@ pub enum SetupError {
         transport: &'static str,
     },
     /// A number of rails that is out of range.
-    #[error("FERROCCL_IB_RAILS={rails} is not 1 to {most}")]
+    #[error("FERROCCL_IB_RAILS={rails}: the number of rails must be 1 to {most}")]
     Rails {
         /// The configured number.
         rails: usize,
@@ -104,7 +104,8 @@ pub enum TableError {
     },
     /// A file that is too long for a table.
     #[error(
-        "FERROCCL_TUNING: {name}: it is too long, {bytes} bytes of at most {most}; {FILE_ADVICE}"
+        "FERROCCL_TUNING: {name}: it has {bytes} bytes, but a table has at most {most}; \
+         {FILE_ADVICE}"
     )]
     TooLong {
         /// The file.
@@ -135,7 +136,7 @@ pub enum TableError {
         here: String,
     },
     /// A setting of the table that cannot be read.
-    #[error("FERROCCL_TUNING: a line `set` of the table: {0}")]
+    #[error("FERROCCL_TUNING: a `set` line of the table: {0}")]
     Setting(Box<ConfigError>),
 }
 

@@ -9,19 +9,19 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "capabilities are plausible", check: plausible },
-    Point { name: "claim: as many puts are taken at once as depth_max says", check: depth },
-    Point { name: "claim: credits and CTS take none of that depth", check: control_depth },
+    Point { name: "claim: a lane takes depth_max puts at once", check: depth },
+    Point { name: "claim: credits and CTS do not count towards depth_max", check: control_depth },
     Point { name: "claim: ordered puts arrive in order", check: ordered },
-    Point { name: "claim: mapped memory is the peer's", check: mapped },
+    Point { name: "claim: mapped memory is the peer's own memory", check: mapped },
 ];
 
 fn plausible(fixture: &dyn Fixture) -> Outcome {
     for side in [0, 1] {
         let device = fixture.device(side);
         let caps = device.caps();
-        ensure!(caps.message_bytes_max > 0 && caps.depth_max > 0, "{caps:?}");
+        ensure!(caps.message_bytes_max > 0 && caps.depth_max > 0, "a limit is 0: {caps:?}");
         let bandwidth = caps.bandwidth_bytes_per_s;
-        ensure!(bandwidth.is_finite() && bandwidth > 0.0, "{caps:?}");
+        ensure!(bandwidth.is_finite() && bandwidth > 0.0, "the bandwidth is wrong: {caps:?}");
     }
     PASSED
 }
@@ -31,8 +31,8 @@ fn depth(fixture: &dyn Fixture) -> Outcome {
     let pair = &mut Pair::new(fixture, 64)?;
     let work: Vec<_> = (0..depth).map(|id| pair.ends[0].put(4, None, id as u64)).collect();
     let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
-    ensure!(taken == depth, "{taken} of {depth} were taken");
-    pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == depth)?;
+    ensure!(taken == depth, "{taken} of {depth} puts were taken");
+    pair.until(fixture, "all puts are done", |pair| pair.ends[0].done().len() == depth)?;
     PASSED
 }
 
@@ -54,15 +54,15 @@ fn control_depth(fixture: &dyn Fixture) -> Outcome {
     let after = [control(3 + depth)];
     for (work, what) in [(&before[..], "control"), (&data, "data"), (&after, "control")] {
         let taken = pair.ends[0].lane.post(fixture.now(), work).map_err(failed("posting"))?;
-        ensure!(taken == work.len(), "{taken} of {} puts of {what} were taken", work.len());
+        ensure!(taken == work.len(), "{taken} of {} {what} puts were taken", work.len());
     }
-    pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == depth + 4)?;
+    pair.until(fixture, "all puts are done", |pair| pair.ends[0].done().len() == depth + 4)?;
     PASSED
 }
 
 fn ordered(fixture: &dyn Fixture) -> Outcome {
     if !fixture.device(0).caps().ordered {
-        return Ok(Verdict::Skipped("order is not claimed"));
+        return Ok(Verdict::Skipped("the device does not claim order"));
     }
     let room = fixture.device(0).caps().message_bytes_max.min(20_000);
     let pair = &mut Pair::new(fixture, room)?;
@@ -70,7 +70,7 @@ fn ordered(fixture: &dyn Fixture) -> Outcome {
     let put = |number| pair.ends[0].put(size(number), Some(number), u64::from(number));
     let work: Vec<_> = (0..300).map(put).collect();
     pair.post(fixture, 0, &work)?;
-    pair.until(fixture, "all arrive", |pair| pair.ends[1].events.len() >= 300)?;
+    pair.until(fixture, "all puts arrive", |pair| pair.ends[1].events.len() >= 300)?;
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
     let expected: Vec<_> = (0..300).map(|number| (number, size(number))).collect();
     let wrong = arrived.iter().zip(&expected).position(|(seen, expected)| seen != expected);
@@ -88,7 +88,7 @@ fn mapped(fixture: &dyn Fixture) -> Outcome {
         let other = &mut pair.ends[1 - side];
         let view = other.lane.map(other.endpoint, &key);
         if !claimed {
-            ensure!(view.is_err(), "it is not claimed, and yet memory is mapped");
+            ensure!(view.is_err(), "memory was mapped, which the device does not claim");
             continue;
         }
         let view = view.map_err(failed("mapping"))?;
@@ -98,7 +98,7 @@ fn mapped(fixture: &dyn Fixture) -> Outcome {
             writer.write(0, &text).map_err(failed("writing"))?;
             ensure!(
                 bytes_of(reader)?[..4096] == text,
-                "one side does not read the bytes that the other has stored"
+                "one side does not read the bytes that the other side has stored"
             );
             let word = writer.word64(64).map_err(failed("finding a word"))?;
             word.store(77, Ordering::Release);
@@ -106,10 +106,10 @@ fn mapped(fixture: &dyn Fixture) -> Outcome {
             let word = reader.word64(64).map_err(failed("finding a word"))?;
             ensure!(
                 word.load(Ordering::Acquire) == 78,
-                "an atomic operation of one side is not seen by the other"
+                "one side does not see an atomic operation of the other side"
             );
         }
-        ensure!(other.lane.map(other.endpoint, &nonsense()).is_err(), "nonsense was mapped");
+        ensure!(other.lane.map(other.endpoint, &nonsense()).is_err(), "an invalid key was mapped");
     }
     PASSED
 }

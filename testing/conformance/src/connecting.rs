@@ -13,27 +13,30 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "a hello of 0 to 64 bytes arrives whole", check: hello },
     Point { name: "a hello that is too long is refused", check: long_hello },
-    Point { name: "a wrong secret is refused, counted, and keeps nobody out", check: wrong_secret },
-    Point { name: "strangers are dropped, counted, and keep nobody out", check: strangers },
+    Point {
+        name: "a wrong secret is refused and counted; good peers connect",
+        check: wrong_secret,
+    },
+    Point { name: "strangers are dropped and counted; good peers connect", check: strangers },
     Point { name: "connecting ends at its deadline", check: deadline },
-    Point { name: "connecting to nobody is an error in time", check: nobody },
-    Point { name: "an address of no transport is refused", check: bad_address },
-    Point { name: "a connection of no transport is not attached", check: foreign_connection },
-    Point { name: "several peers wait for one listener", check: queue },
+    Point { name: "connecting to a closed listener ends with an error", check: nobody },
+    Point { name: "bytes that are no address are refused", check: bad_address },
+    Point { name: "a lane does not attach a foreign connection", check: foreign_connection },
+    Point { name: "one listener accepts several waiting peers", check: queue },
 ];
 
 fn hello(fixture: &dyn Fixture) -> Outcome {
     for bytes in [0, 1, 17, 64] {
         let hello: Vec<u8> = (0..bytes).map(|at| at as u8 ^ 0xa5).collect();
         let [accepted, connected] = join(fixture, &hello)?;
-        ensure!(accepted.hello == hello, "{bytes} bytes came as {:?}", accepted.hello);
+        ensure!(accepted.hello == hello, "a hello of {bytes} bytes came as {:?}", accepted.hello);
         ensure!(connected.hello.is_empty(), "the connecting side has a hello");
     }
     PASSED
 }
 
 fn long_hello(fixture: &dyn Fixture) -> Outcome {
-    ensure!(join(fixture, &[1; HELLO_BYTES_MAX + 1]).is_err(), "it was sent");
+    ensure!(join(fixture, &[1; HELLO_BYTES_MAX + 1]).is_err(), "a hello that is too long was sent");
     PASSED
 }
 
@@ -46,7 +49,7 @@ fn outcome(
     let end = fixture.now() + fixture.patience();
     while fixture.now() < end {
         let accepted = listener.poll(fixture.now()).map_err(failed("listening"))?;
-        ensure!(accepted.is_none(), "it was accepted");
+        ensure!(accepted.is_none(), "a peer with a wrong secret was accepted");
         match connecting.poll(fixture.now()) {
             Ok(Some(connected)) => return Ok(Ok(connected)),
             Ok(None) => fixture.idle(),
@@ -62,7 +65,7 @@ fn still_open(fixture: &dyn Fixture, listener: &mut dyn Listener) -> Result<(), 
     let device = fixture.device(1);
     let connecting = device.connect(&listener.address(), &SECRET, b"good", deadline);
     let [accepted, _] = meet(fixture, listener, &mut *connecting.map_err(failed("connecting"))?)?;
-    ensure!(accepted.hello == b"good", "another hello came: {:?}", accepted.hello);
+    ensure!(accepted.hello == b"good", "another hello arrived: {:?}", accepted.hello);
     Ok(())
 }
 
@@ -76,9 +79,9 @@ fn wrong_secret(fixture: &dyn Fixture) -> Outcome {
         let connecting = fixture.device(1).connect(&listener.address(), &secret, b"bad", deadline);
         let mut connecting = connecting.map_err(failed("connecting"))?;
         match outcome(fixture, &mut *listener, &mut *connecting)? {
-            Ok(_) => return Err("the connecting side was let in".to_owned()),
+            Ok(_) => return Err("a wrong secret made a connection".to_owned()),
             Err(TransportError::Deadline { .. }) => {
-                return Err("it was told nothing until its deadline".to_owned());
+                return Err("the refused side noticed nothing until its deadline".to_owned());
             }
             Err(_) => {}
         }
@@ -117,10 +120,10 @@ fn deadline(fixture: &dyn Fixture) -> Outcome {
     loop {
         let now = fixture.now();
         match connecting.poll(now) {
-            Ok(None) => ensure!(now < end, "it never ends"),
-            Ok(Some(_)) => return Err("it was let in by nobody".to_owned()),
+            Ok(None) => ensure!(now < end, "connecting never ends"),
+            Ok(Some(_)) => return Err("an unpolled listener accepted a peer".to_owned()),
             Err(TransportError::Deadline { .. }) if now >= deadline => return PASSED,
-            Err(error) => return Err(format!("at {now:?}, due at {deadline:?}: {error}")),
+            Err(error) => return Err(format!("at {now:?}, deadline {deadline:?}: {error}")),
         }
         fixture.idle();
     }
@@ -137,12 +140,12 @@ fn nobody(fixture: &dyn Fixture) -> Outcome {
     let end = fixture.now() + fixture.patience();
     while fixture.now() < end {
         match connecting.poll(fixture.now()) {
-            Ok(Some(_)) => return Err("a listener that is gone let it in".to_owned()),
+            Ok(Some(_)) => return Err("a closed listener accepted a peer".to_owned()),
             Ok(None) => fixture.idle(),
             Err(_) => return PASSED,
         }
     }
-    Err("it never ends".to_owned())
+    Err("connecting never ends".to_owned())
 }
 
 fn bad_address(fixture: &dyn Fixture) -> Outcome {
@@ -167,7 +170,7 @@ impl Inner for Foreign {
 fn foreign_connection(fixture: &dyn Fixture) -> Outcome {
     let lane = fixture.device(0).lane().map_err(failed("making a lane"))?;
     let connected = Connected { hello: Vec::new(), inner: Box::new(Foreign) };
-    ensure!(fixture.wrap(0, lane).attach(connected).is_err(), "it was attached");
+    ensure!(fixture.wrap(0, lane).attach(connected).is_err(), "a foreign connection was attached");
     PASSED
 }
 
@@ -200,6 +203,6 @@ fn queue(fixture: &dyn Fixture) -> Outcome {
         fixture.idle();
     }
     hellos.sort_unstable();
-    ensure!(hellos == (0..PEERS).collect::<Vec<u8>>(), "hellos {hellos:?}");
+    ensure!(hellos == (0..PEERS).collect::<Vec<u8>>(), "the hellos are {hellos:?}");
     PASSED
 }

@@ -10,17 +10,23 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 const UNTOUCHED: u8 = 0xA5;
 
 pub(crate) const POINTS: &[Point] = &[
-    Point { name: "after detach nothing is written and nothing is told", check: fence },
-    Point { name: "the peer of a detached endpoint is told once", check: farewell },
+    Point { name: "after detach, nothing is written and nothing is reported", check: fence },
+    Point { name: "the end of a detached endpoint is reported to its peer once", check: farewell },
     Point {
-        name: "what was sent before a farewell arrives, whatever comes back",
+        name: "puts posted before a farewell all arrive, whatever the peer sends meanwhile",
         check: last_puts,
     },
-    Point { name: "a dead peer is told of once, and work for it is void", check: death },
-    Point { name: "a dropped connection is told of", check: dropped },
-    Point { name: "a lost endpoint leaves the others alone", check: others },
+    Point {
+        name: "a peer's death is reported once, and work posted to it is ignored",
+        check: death,
+    },
+    Point { name: "the loss of a connection is reported", check: dropped },
+    Point { name: "the loss of an endpoint leaves other endpoints unharmed", check: others },
     Point { name: "memory is deregistered while nothing uses it", check: given_back },
-    Point { name: "a put under way to deregistered memory writes nothing", check: withdrawn },
+    Point {
+        name: "a put under way writes nothing to memory after its deregistration",
+        check: withdrawn,
+    },
 ];
 
 /// Fills end 0's source with `byte` and posts 16 puts of it in one call. The lane may take fewer.
@@ -67,7 +73,7 @@ fn fence(fixture: &dyn Fixture) -> Outcome {
         ensure!(bytes_of(&pair.ends[1].inbox)? == before, "bytes were written after detach");
         let events = &pair.ends[1].events;
         let told = pair.ends[1].arrived(endpoint).len() + pair.ends[1].lost();
-        ensure!(told == 0, "the lane still tells of the endpoint: {events:?}");
+        ensure!(told == 0, "the lane still reports events of the endpoint: {events:?}");
     }
     PASSED
 }
@@ -80,9 +86,11 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     pair.until(fixture, "a put arrives", complete)?;
     let endpoint = pair.ends[1].endpoint;
     leave(fixture, pair, 1)?;
-    pair.until(fixture, "the other side is told", |pair| pair.ends[0].lost() > 0)?;
+    pair.until(fixture, "the other side gets the event of the loss", |pair| {
+        pair.ends[0].lost() > 0
+    })?;
     pair.settle(fixture)?;
-    ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
+    ensure!(pair.ends[0].lost() == 1, "the loss is reported {} times", pair.ends[0].lost());
     // A second detach does nothing, and a lost endpoint can be detached.
     pair.ends[1].lane.detach(endpoint);
     let endpoint = pair.ends[0].endpoint;
@@ -90,8 +98,8 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that a side's puts arrive although the side leaves before it has read the other side's
-/// puts, and although more puts come after it has left.
+/// Checks that all puts of a leaving side arrive, even if this side has not read the peer's puts,
+/// and the peer goes on putting after this side has left.
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
@@ -102,7 +110,7 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     let (leaving, endpoint) = (pair.ends[0].endpoint, pair.ends[1].endpoint);
     let mut work: Vec<_> =
         (0..PUTS).map(|id| pair.ends[0].put(bytes, Some(id), u64::from(id))).collect();
-    // Rails tell puts under way apart by their immediates.
+    // Rails distinguish puts under way by their immediates.
     let mut immediates = 0..;
     let mut answer = |end: &mut End, now| {
         let immediate = immediates.next().map(|number: u32| number % 4096);
@@ -129,7 +137,9 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     let fresh = fixture.device(0).lane().map_err(failed("making a lane"))?;
     drop(std::mem::replace(&mut pair.ends[0].lane, fresh));
     answer(&mut pair.ends[1], fixture.now());
-    pair.until(fixture, "the other side is told", |pair| pair.ends[1].lost() > 0)?;
+    pair.until(fixture, "the other side gets the event of the loss", |pair| {
+        pair.ends[1].lost() > 0
+    })?;
     ensure!(arrived(pair) == PUTS as usize, "{} of {PUTS} puts arrived", arrived(pair));
     PASSED
 }
@@ -140,12 +150,14 @@ fn death(fixture: &dyn Fixture) -> Outcome {
         let fresh = fixture.device(1).lane().map_err(failed("making a lane"))?;
         drop(std::mem::replace(&mut pair.ends[1].lane, fresh));
     }
-    pair.until(fixture, "the survivor is told", |pair| pair.ends[0].lost() > 0)?;
+    pair.until(fixture, "the survivor gets the event of the death", |pair| {
+        pair.ends[0].lost() > 0
+    })?;
     let put = pair.ends[0].put(8, Some(1), 1);
     let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
-    posted.map_err(failed("posting to a dead peer is void, not an error"))?;
+    posted.map_err(failed("posting to a dead peer, which must not fail"))?;
     pair.settle(fixture)?;
-    ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
+    ensure!(pair.ends[0].lost() == 1, "the loss is reported {} times", pair.ends[0].lost());
     PASSED
 }
 
@@ -157,12 +169,12 @@ fn dropped(fixture: &dyn Fixture) -> Outcome {
     let end = fixture.now() + fixture.patience();
     let mut events = Vec::new();
     while events.is_empty() {
-        ensure!(fixture.now() < end, "nothing is told");
+        ensure!(fixture.now() < end, "the loss is not reported");
         lane.poll(fixture.now(), &mut events).map_err(failed("polling"))?;
         fixture.idle();
     }
     let lost = |event: &Event| matches!(event, Event::Lost { endpoint: at, .. } if *at == endpoint);
-    ensure!(events.iter().all(lost), "{events:?}");
+    ensure!(events.iter().all(lost), "events other than the loss: {events:?}");
     PASSED
 }
 
@@ -171,7 +183,7 @@ fn others(fixture: &dyn Fixture) -> Outcome {
     let [accepted, connected] = join(fixture, b"second")?;
     let extra = pair.ends[0].lane.attach(accepted).map_err(failed("attaching"))?;
     drop(connected);
-    pair.until(fixture, "the loss is told", |pair| pair.ends[0].lost() > 0)?;
+    pair.until(fixture, "the loss is reported", |pair| pair.ends[0].lost() > 0)?;
     pair.ends[0].lane.detach(extra);
     let put = pair.ends[0].put(8, Some(6), 6);
     pair.post(fixture, 0, &[put])?;
@@ -187,15 +199,15 @@ fn given_back(fixture: &dyn Fixture) -> Outcome {
     let complete = |pair: &Pair| pair.ends[0].done() == [1] && !pair.ends[1].events.is_empty();
     pair.until(fixture, "a put arrives", complete)?;
     for end in &pair.ends {
-        end.device.deregister(end.source_key).map_err(failed("giving back the source"))?;
+        end.device.deregister(end.source_key).map_err(failed("deregistering the source"))?;
     }
     let put = pair.ends[0].put(8, Some(2), 2);
     let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
-    ensure!(posted.is_err(), "memory that was given back is put from: {posted:?}");
+    ensure!(posted.is_err(), "a put from deregistered memory was accepted: {posted:?}");
     for side in [0, 1] {
         leave(fixture, pair, side)?;
         let end = &pair.ends[side];
-        end.device.deregister(end.inbox_key).map_err(failed("giving back the inbox"))?;
+        end.device.deregister(end.inbox_key).map_err(failed("deregistering the inbox"))?;
     }
     PASSED
 }
@@ -223,7 +235,7 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
             let slice = |key| LocalSlice { key, offset: 0, bytes };
             let lane = &mut pair.ends[1].lane;
             let found = lane.redirect(endpoint, slice(inbox_key), Some(slice(source_key)));
-            ensure!(found == Ok(true), "before anything was sent: {found:?}");
+            ensure!(found == Ok(true), "redirect returned {found:?} before the put was posted");
         }
         pair.post(fixture, 0, &[put])?;
         for _ in 0..polls {
@@ -231,20 +243,26 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
         }
         let (end, other) = (&pair.ends[1], [(inbox_key, 0), (source_key, 1)]);
         let (key, which) = other[usize::from(elsewhere)];
-        end.device.deregister(key).map_err(failed("giving back"))?;
+        end.device.deregister(key).map_err(failed("deregistering"))?;
         let memory = [&end.inbox, &end.source][which].clone();
         let had_come = bytes_of(&memory)? == text;
         memory.write(0, &vec![UNTOUCHED; bytes]).map_err(failed("writing"))?;
         pair.settle(fixture)?;
         let clean = bytes_of(&memory)?.iter().all(|byte| *byte == UNTOUCHED);
-        ensure!(clean, "after {polls} polls, elsewhere: {elsewhere}: written to afterwards");
+        ensure!(
+            clean,
+            "memory deregistered after {polls} polls (redirected: {elsewhere}) was written to"
+        );
         // A redirected put counts as received when the target of its redirection is deregistered.
         if caps.acknowledged && !elsewhere && !had_come {
             let (done, told) = (pair.ends[0].done(), pair.ends[1].arrived(endpoint));
-            ensure!(done.is_empty(), "after {polls} polls: done, and the peer never had it");
+            ensure!(
+                done.is_empty(),
+                "after {polls} polls: a put that never arrived is reported done"
+            );
             ensure!(
                 told.is_empty(),
-                "after {polls} polls: the peer is told of a put that never arrived"
+                "after {polls} polls: the arrival of a put that never arrived is reported"
             );
         }
     }

@@ -6,14 +6,14 @@ use crate::pair::{End, Pair, bytes_of, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
-    Point { name: "a put takes its bytes from two places", check: two_places },
-    Point { name: "claim: the source of a put may move while it is under way", check: relocated },
+    Point { name: "a put takes its bytes from two ranges of memory", check: two_places },
+    Point { name: "claim: a put's source may move while the put is under way", check: relocated },
     Point { name: "claim: a redirect applies to one put", check: redirected },
     Point { name: "claim: a redirect can be undone", check: taken_back },
-    Point { name: "claim: a put that is too long goes where its sender says", check: too_long },
+    Point { name: "claim: a put that exceeds its redirect is not redirected", check: too_long },
 ];
 
-pub(crate) const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("that is not claimed"));
+pub(crate) const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("the device does not promise this"));
 const HEAD: usize = 16;
 const UNTOUCHED: u8 = 0x77;
 
@@ -63,7 +63,7 @@ fn arrives(fixture: &dyn Fixture, pair: &mut Pair, id: u32, bytes: usize) -> Res
         from.done().last() == Some(&u64::from(id)) && !to.arrived(to.endpoint).is_empty()
     })?;
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
-    ensure!(arrived == [(id, bytes)], "{bytes} bytes of {id} arrived as {arrived:?}");
+    ensure!(arrived == [(id, bytes)], "put {id} of {bytes} bytes arrived as {arrived:?}");
     pair.ends.iter_mut().for_each(|end| end.events.clear());
     Ok(())
 }
@@ -81,16 +81,16 @@ fn two_places(fixture: &dyn Fixture) -> Outcome {
         pair.post(fixture, 0, &[work])?;
         arrives(fixture, &mut pair, id as u32, HEAD + bytes)?;
         let seen = bytes_of(&pair.ends[1].inbox)?;
-        ensure!(seen[..HEAD] == text[..HEAD], "{bytes} bytes: those of the first range are wrong");
+        ensure!(seen[..HEAD] == text[..HEAD], "a tail of {bytes} bytes: the head is wrong");
         ensure!(
             seen[HEAD..HEAD + bytes] == text[at..],
-            "{bytes} bytes: those of the second range are wrong"
+            "a tail of {bytes} bytes: the tail is wrong"
         );
-        ensure!(seen[HEAD + bytes] == UNTOUCHED, "{bytes} bytes: more were written");
+        ensure!(seen[HEAD + bytes] == UNTOUCHED, "a tail of {bytes} bytes: more was written");
     }
     let beyond = put(&pair.ends[0], 2 * most - 3, 4, 9);
     let posted = pair.ends[0].lane.post(fixture.now(), &[beyond]);
-    ensure!(posted.is_err(), "a tail beyond its memory: {posted:?}");
+    ensure!(posted.is_err(), "posting a tail beyond its memory returned {posted:?}");
     PASSED
 }
 
@@ -102,7 +102,7 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
     let own = pair.ends[0].endpoint;
     if !claimed(fixture) {
         let moved = pair.ends[0].lane.relocate(own, 1, source(&pair.ends[0], 0, 8));
-        ensure!(moved.is_err(), "it is not claimed, and yet {moved:?}");
+        ensure!(moved.is_err(), "relocate returned {moved:?}, but the device claims no redirects");
         return NOT_CLAIMED;
     }
     let location = |number: usize| HEAD + number * BYTES;
@@ -114,11 +114,11 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
         let from = &mut pair.ends[0];
         from.source.write(location(id + 1), &sent).map_err(failed("writing"))?;
         let to = source(from, location(id + 1), BYTES);
-        from.lane.relocate(own, id as u64, to).map_err(failed("moving"))?;
+        from.lane.relocate(own, id as u64, to).map_err(failed("relocating"))?;
     }
     pair.ends[0].source.write(location(0), &[0; BYTES]).map_err(failed("writing"))?;
     let mut seen = 0;
-    pair.until(fixture, "all arrive and are done", |pair| {
+    pair.until(fixture, "all puts arrive and are done", |pair| {
         let [from, to] = &pair.ends;
         seen = to.arrived(to.endpoint).len();
         from.done().len() == taken && seen == taken
@@ -126,10 +126,10 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
     let inbox = bytes_of(&pair.ends[1].inbox)?;
     ensure!(
         inbox[HEAD..HEAD + BYTES] == sent,
-        "the peer got other bytes than those of the new place"
+        "the peer got other bytes than those at the new location"
     );
     let late = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], 0, BYTES));
-    ensure!(late.is_ok(), "relocating a put that is done should do nothing, but: {late:?}");
+    ensure!(late.is_ok(), "relocating a put that is done failed: {late:?}");
     let unknown = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], room, 1));
     ensure!(unknown.is_err(), "a put was relocated to bytes outside the memory");
     PASSED
@@ -142,7 +142,7 @@ fn redirected(fixture: &dyn Fixture) -> Outcome {
     if !claimed(fixture) {
         let (from, into) = (slot(&pair.ends[1], 8), source(&pair.ends[1], 0, 8));
         let found = pair.ends[1].lane.redirect(peer, from, Some(into));
-        ensure!(found.is_err(), "it is not claimed, and yet {found:?}");
+        ensure!(found.is_err(), "redirect returned {found:?}, but the device claims no redirects");
         return NOT_CLAIMED;
     }
     let most = fixture.device(0).caps().message_bytes_max - HEAD;
@@ -155,7 +155,7 @@ fn redirected(fixture: &dyn Fixture) -> Outcome {
         let room = if round == 5 { bytes + 7 } else { bytes };
         let (from, into) = (slot(&pair.ends[1], room), source(&pair.ends[1], 33, room));
         let found = pair.ends[1].lane.redirect(peer, from, Some(into));
-        ensure!(found == Ok(true), "before anything was sent: {found:?}");
+        ensure!(found == Ok(true), "redirect returned {found:?} before the put was posted");
         let id = 2 * round as u32;
         let work = [put(&pair.ends[0], at, bytes, id)];
         pair.post(fixture, 0, &work)?;
@@ -163,27 +163,30 @@ fn redirected(fixture: &dyn Fixture) -> Outcome {
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
         ensure!(
             there[33..33 + bytes] == text[at..],
-            "{bytes} bytes: the redirected ones are wrong"
+            "a tail of {bytes} bytes: the redirected bytes are wrong"
         );
         let around = there[..33].iter().chain(&there[33 + bytes..]).chain(&here[HEAD..]);
         ensure!(
             around.into_iter().all(|byte| *byte == UNTOUCHED),
-            "{bytes} bytes: some went astray"
+            "a tail of {bytes} bytes: the put wrote outside its target"
         );
-        ensure!(here[..HEAD] == text[..HEAD], "{bytes} bytes: the head is wrong");
+        ensure!(here[..HEAD] == text[..HEAD], "a tail of {bytes} bytes: the head is wrong");
         // The redirection applies to one put only.
         let work = [put(&pair.ends[0], at, bytes, id + 1)];
         pair.post(fixture, 0, &work)?;
         arrives(fixture, &mut pair, id + 1, HEAD + bytes)?;
         let here = bytes_of(&pair.ends[1].inbox)?;
-        ensure!(here[HEAD..HEAD + bytes] == text[at..], "{bytes} bytes: wrong the next time");
+        ensure!(
+            here[HEAD..HEAD + bytes] == text[at..],
+            "a tail of {bytes} bytes: the put after the redirected one is wrong"
+        );
     }
     let (from, into) = (slot(&pair.ends[1], ROOM), source(&pair.ends[1], 0, ROOM));
     let outside = pair.ends[1].lane.redirect(peer, from, Some(into));
-    ensure!(outside.is_err(), "from beyond the memory's end: {outside:?}");
+    ensure!(outside.is_err(), "a redirect from outside the memory returned {outside:?}");
     let (from, into) = (slot(&pair.ends[1], 8), source(&pair.ends[1], ROOM, 8));
     let outside = pair.ends[1].lane.redirect(peer, from, Some(into));
-    ensure!(outside.is_err(), "to beyond the memory's end: {outside:?}");
+    ensure!(outside.is_err(), "a redirect to outside the memory returned {outside:?}");
     PASSED
 }
 
@@ -201,7 +204,7 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
         pair.ends[1].inbox.write(0, &clean).map_err(failed("writing"))?;
         let (from, into) = (slot(&pair.ends[1], bytes), source(&pair.ends[1], 0, bytes));
         let found = pair.ends[1].lane.redirect(peer, from, Some(into));
-        ensure!(found == Ok(true), "before anything was sent: {found:?}");
+        ensure!(found == Ok(true), "redirect returned {found:?} before the put was posted");
         let work = [put(&pair.ends[0], HEAD, bytes, polls)];
         pair.post(fixture, 0, &work)?;
         for _ in 0..polls {
@@ -217,7 +220,7 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
         to.source.write(0, &clean).map_err(failed("writing"))?;
         arrives(fixture, &mut pair, polls, HEAD + bytes)?;
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
-        ensure!(there == clean, "after {polls} polls: written to memory whose redirect was undone");
+        ensure!(there == clean, "after {polls} polls: the put followed a redirect that was undone");
         ensure!(
             here == text,
             "after {polls} polls: the bytes are not in the memory that the put names"
@@ -235,12 +238,12 @@ fn too_long(fixture: &dyn Fixture) -> Outcome {
     let (from, into) = (slot(&pair.ends[1], bytes - 1), source(&pair.ends[1], 0, bytes - 1));
     let peer = pair.ends[1].endpoint;
     let found = pair.ends[1].lane.redirect(peer, from, Some(into));
-    ensure!(found == Ok(true), "before anything was sent: {found:?}");
+    ensure!(found == Ok(true), "redirect returned {found:?} before the put was posted");
     let work = [put(&pair.ends[0], HEAD, bytes, 1)];
     pair.post(fixture, 0, &work)?;
     arrives(fixture, &mut pair, 1, HEAD + bytes)?;
     let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
-    ensure!(there.iter().all(|byte| *byte == UNTOUCHED), "it was written elsewhere");
-    ensure!(here == text, "it is not where its sender says");
+    ensure!(there.iter().all(|byte| *byte == UNTOUCHED), "the put followed the redirect");
+    ensure!(here == text, "the bytes are not where the sender says");
     PASSED
 }

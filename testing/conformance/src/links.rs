@@ -12,13 +12,13 @@ use crate::pair::{SECRET, join, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
-    Point { name: "message links carry everything once, in order", check: carry },
-    Point { name: "a message that comes before its sender's offer is kept", check: early },
-    Point { name: "message links connect when they are first asked for", check: on_demand },
+    Point { name: "message links deliver each message once, in order", check: carry },
+    Point { name: "a link keeps a message that comes before its sender's offer", check: early },
+    Point { name: "message links connect on first use", check: on_demand },
     Point { name: "message links count the time that they wait for credits", check: waits },
-    Point { name: "claim: messages are placed where CTS say", check: transfers },
+    Point { name: "claim: a message is placed where its CTS says", check: transfers },
     Point { name: "message links share the credits of the pool", check: pool },
-    Point { name: "message links name the rank that is lost", check: lost },
+    Point { name: "message links name the lost rank", check: lost },
 ];
 
 const CONFIG: Config = Config {
@@ -83,18 +83,18 @@ fn early(fixture: &dyn Fixture) -> Outcome {
     let second = all[1].attach(0, connected).map_err(failed("attaching"))?;
     all[1].import(0, &first).map_err(failed("importing"))?;
     let links = [Link { peer: 1, channel: 0 }, Link { peer: 0, channel: 0 }];
-    ensure!(all[1].writable(links[1]), "nothing is granted");
+    ensure!(all[1].writable(links[1]), "there is no credit");
     all[1].publish(links[1], 5, 77);
     let end = fixture.now() + fixture.patience();
     while !all[0].readable(links[0]) {
-        ensure!(fixture.now() < end, "it did not come: {:?}", all[0].counters());
+        ensure!(fixture.now() < end, "the message did not come: {:?}", all[0].counters());
         all[1].flush(fixture.now()).map_err(failed("flushing"))?;
         all.iter_mut()
             .try_for_each(|side| side.poll(fixture.now()).map(|_| ()))
             .map_err(failed("polling"))?;
         fixture.idle();
     }
-    ensure!(all[0].head(links[0]) == (5, 77), "it is {:?}", all[0].head(links[0]));
+    ensure!(all[0].head(links[0]) == (5, 77), "the message is {:?}", all[0].head(links[0]));
     all[0].release(links[0]);
     all[0].import(1, &second).map_err(failed("importing"))?;
     // From here on the links behave as usual: the first side has one credit per slot.
@@ -104,7 +104,7 @@ fn early(fixture: &dyn Fixture) -> Outcome {
         all[0].publish(links[0], 0, 0);
         writable
     });
-    ensure!(room && !all[0].writable(links[0]), "not {granted} messages are granted");
+    ensure!(room && !all[0].writable(links[0]), "expected exactly {granted} credits");
     leave(all)
 }
 
@@ -116,7 +116,7 @@ fn until(
 ) -> Result<(), String> {
     let end = fixture.now() + fixture.patience();
     while !is_so(all) {
-        ensure!(fixture.now() < end, "{:?}", all.each_ref().map(MessageLinks::counters));
+        ensure!(fixture.now() < end, "timed out: {:?}", all.each_ref().map(MessageLinks::counters));
         for side in all.iter_mut() {
             side.flush(fixture.now()).map_err(failed("flushing"))?;
             side.poll(fixture.now()).map_err(failed("polling"))?;
@@ -135,11 +135,11 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     all[0].poll(told).map_err(failed("polling"))?;
     let bytes = u64::from(CONFIG.slots) * (90 + HEADER_BYTES as u64);
     for number in 0..u64::from(CONFIG.slots) {
-        ensure!(all[0].writable(sending), "message {number} is not granted");
+        ensure!(all[0].writable(sending), "there is no credit for message {number}");
         all[0].publish(sending, 90, number);
     }
     let begun = fixture.now();
-    ensure!(!all[0].writable(sending), "more is granted than there are slots");
+    ensure!(!all[0].writable(sending), "there are more credits than slots");
     until(fixture, &mut all, |all| all[1].readable(receiving))?;
     until(fixture, &mut all, |_| fixture.now().since(begun) >= Duration::from_micros(300))?;
     let asked = fixture.now().since(begun);
@@ -158,16 +158,22 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     let most = fixture.now().since(told);
     let all_statistics: Vec<_> = all[0].peer_statistics().collect();
     let [(1, statistics)] = all_statistics.as_slice() else {
-        return Err(format!("{all_statistics:?}"));
+        return Err(format!("the statistics are not of one peer: {all_statistics:?}"));
     };
     let waited = statistics.credit_waits.percentile(99).unwrap_or_default();
-    ensure!(statistics.credit_waits.count() == 1, "{statistics:?}");
-    ensure!(waited >= asked && waited <= most * 5 / 4, "{statistics:?}: {asked:?} to {most:?}");
+    ensure!(statistics.credit_waits.count() == 1, "expected 1 wait: {statistics:?}");
+    ensure!(
+        waited >= asked && waited <= most * 5 / 4,
+        "expected a wait of {asked:?} to {most:?}: {statistics:?}"
+    );
     ensure!(
         (statistics.in_flight_bytes, statistics.in_flight_bytes_max) == (0, bytes),
-        "{statistics:?}"
+        "the bytes in flight are wrong: {statistics:?}"
     );
-    ensure!((statistics.sent, statistics.stalls) == (3, 1), "{statistics:?}");
+    ensure!(
+        (statistics.sent, statistics.stalls) == (3, 1),
+        "expected 3 messages sent and 1 stall: {statistics:?}"
+    );
     leave(all)
 }
 
@@ -175,7 +181,7 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
 /// other; each side is late once.
 fn on_demand(fixture: &dyn Fixture) -> Outcome {
     if fixture.device(0).caps().mapped {
-        return Ok(Verdict::Skipped("memory is mapped, which links by messages do without"));
+        return Ok(Verdict::Skipped("links over mapped memory do not connect on demand"));
     }
     for late in [0, 1] {
         let mut all = apart(fixture, CONFIG)?;
@@ -194,9 +200,9 @@ fn on_demand(fixture: &dyn Fixture) -> Outcome {
             all[late].poll(fixture.now()).map_err(failed("polling"))?;
             fixture.idle();
         }
-        ensure!(!all[early].is_connected(link.peer), "connected before anybody asked");
+        ensure!(!all[early].is_connected(link.peer), "a link connected before its first use");
         for _ in 0..50 {
-            ensure!(!all[early].writable(link), "there is room where nobody has come");
+            ensure!(!all[early].writable(link), "a link has a credit before it is connected");
             all[early].poll(fixture.now()).map_err(failed("polling"))?;
             fixture.idle();
         }
@@ -211,7 +217,7 @@ fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
     let mut taken = sent;
     let end = fixture.now() + fixture.patience();
     while taken.iter().flatten().any(|&taken| taken < MESSAGES) {
-        ensure!(fixture.now() < end, "sent {sent:?}, taken {taken:?}");
+        ensure!(fixture.now() < end, "messages are late: sent {sent:?}, taken {taken:?}");
         for (side, links) in all.iter_mut().enumerate() {
             links.poll(fixture.now()).map_err(failed("polling"))?;
             for channel in 0..CONFIG.channels {
@@ -235,7 +241,7 @@ fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
         fixture.idle();
     }
     let refused: u64 = all.iter().map(|links| links.counters().refused).sum();
-    ensure!(refused == 0, "{refused} were refused");
+    ensure!(refused == 0, "{refused} immediates or CTS were refused");
     leave(all)
 }
 
@@ -246,7 +252,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     const ROOM: usize = 300_000;
     let caps = fixture.device(0).caps().clone();
     if caps.mapped || caps.redirects {
-        return Ok(Verdict::Skipped("that is not claimed"));
+        return Ok(Verdict::Skipped("a device that maps memory or redirects puts uses no CTS"));
     }
     let mut all = pair(fixture, CONFIG)?;
     let memory = [Region::private(ROOM), Region::private(ROOM)];
@@ -260,7 +266,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     let (mut preposted, mut sent, mut taken, mut placed) = (0, 0, 0, 0);
     let end = fixture.now() + fixture.patience();
     while taken < MESSAGES {
-        ensure!(fixture.now() < end, "sent {sent}, taken {taken}");
+        ensure!(fixture.now() < end, "messages are late: sent {sent}, taken {taken}");
         let [sender, receiver] = &mut all;
         while preposted < MESSAGES && receiver.may_prepost(receiving) {
             let (at, bytes) = location(preposted);
@@ -272,7 +278,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
         // Some messages are sent before their CTS can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
             let (at, bytes) = location(sent);
-            ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes are not taken");
+            ensure!(sender.send_from(sending, from + at, bytes), "send_from refused {bytes} bytes");
             sender.publish(sending, bytes, sent);
             sent += 1;
         }
@@ -282,13 +288,10 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             ensure!(head == (bytes, taken), "message {taken} is {head:?}");
             let is_there = receiver.received(receiving).addr() == into + at;
             let is_wanted = taken % 5 > 0 && taken % 7 != 3;
-            ensure!(
-                !is_there || is_wanted,
-                "message {taken} is in memory that its CTS did not name"
-            );
+            ensure!(!is_there || is_wanted, "no CTS named the memory of message {taken}");
             let mut seen = vec![0; bytes];
             memory[1].read(at, &mut seen).map_err(failed("reading"))?;
-            ensure!(!is_there || seen == text[at..at + bytes], "message {taken} came as another");
+            ensure!(!is_there || seen == text[at..at + bytes], "message {taken} has wrong bytes");
             memory[1].write(at, &vec![0; bytes]).map_err(failed("writing"))?;
             placed += u64::from(is_there);
             receiver.release(receiving);
@@ -304,11 +307,14 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     let counters = all.each_ref().map(MessageLinks::counters);
     ensure!(
         counters[1].zero_copy_received == placed && placed >= MESSAGES / 10,
-        "{placed}: {counters:?}"
+        "{placed} messages were placed directly: {counters:?}"
     );
-    ensure!(counters[0].zero_copy_sent == MESSAGES && counters[0].refused == 0, "{counters:?}");
+    ensure!(
+        counters[0].zero_copy_sent == MESSAGES && counters[0].refused == 0,
+        "not every send was zero-copy, or an immediate or a CTS was refused: {counters:?}"
+    );
     all.iter_mut().for_each(MessageLinks::close);
-    ensure!(all.iter().all(|links| links.check_all().is_ok()), "a call that is over is fenced");
+    ensure!(all.iter().all(|links| links.check_all().is_ok()), "closing a call ended a link");
     leave(all)
 }
 
@@ -324,7 +330,7 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
     // In most rounds nothing is taken, so that the sender uses up its credits.
     let mut rounds = (0..8).cycle();
     while taken.iter().any(|&taken| taken < MESSAGES) {
-        ensure!(fixture.now() < end, "sent {sent:?}, taken {taken:?}");
+        ensure!(fixture.now() < end, "messages are late: sent {sent:?}, taken {taken:?}");
         let takes = rounds.next() == Some(0);
         let [sender, receiver] = &mut all;
         for (channel, at) in (0..CONFIG.channels).zip(0..) {
@@ -338,7 +344,7 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
                 sender.publish(to, bytes, tag);
                 sent[at] += 1;
                 let under_way = sent.iter().sum::<u64>() - taken.iter().sum::<u64>();
-                ensure!(under_way <= 7, "{under_way} messages are under way");
+                ensure!(under_way <= 7, "{under_way} messages are under way, but the budget is 7");
             }
             while takes && receiver.readable(from) {
                 let head = receiver.head(from);
@@ -355,7 +361,10 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
     }
     until(fixture, &mut all, |all| all.iter().all(MessageLinks::is_idle))?;
     let counters = all.each_ref().map(MessageLinks::counters);
-    ensure!(counters[1].pool_credits >= 10 && counters[1].refused == 0, "{counters:?}");
+    ensure!(
+        counters[1].pool_credits >= 10 && counters[1].refused == 0,
+        "the pool was hardly used, or an immediate was refused: {counters:?}"
+    );
     // Without preposted receives, no link holds a credit of the pool.
     for channel in 0..CONFIG.channels {
         let mut granted = 0;
@@ -363,7 +372,7 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
             all[0].publish(link(1, channel), 0, 0);
             granted += 1;
         }
-        ensure!(granted <= 2, "{granted} messages are granted on channel {channel}");
+        ensure!(granted <= 2, "channel {channel} has {granted} credits without a prepost");
     }
     leave(all)
 }
@@ -382,5 +391,5 @@ fn lost(fixture: &dyn Fixture) -> Outcome {
         }
         fixture.idle();
     }
-    Err("nothing is told".to_owned())
+    Err("the lost rank was not reported".to_owned())
 }

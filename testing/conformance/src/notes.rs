@@ -41,7 +41,7 @@ fn arrive(fixture: &dyn Fixture) -> Outcome {
     for side in [0, 1] {
         ensure!(notes(pair, side) == expected, "side {side} reads other notes than were written");
         let done = pair.ends[side].done().len();
-        ensure!(done == expected.len(), "{done} requests are done of {}", expected.len());
+        ensure!(done == expected.len(), "{done} of {} requests are done", expected.len());
     }
     PASSED
 }
@@ -52,6 +52,6 @@ fn refused(fixture: &dyn Fixture) -> Outcome {
     let long = end.lane.note(end.endpoint, &vec![0; NOTE_BYTES_MAX + 1]);
     ensure!(long.is_err(), "a note of {} bytes is taken", NOTE_BYTES_MAX + 1);
     pair.settle(fixture)?;
-    ensure!(pair.ends[1].events.is_empty(), "something arrives: {:?}", pair.ends[1].events);
+    ensure!(pair.ends[1].events.is_empty(), "the peer has events: {:?}", pair.ends[1].events);
     PASSED
 }

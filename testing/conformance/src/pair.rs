@@ -240,7 +240,7 @@ impl Pair {
                 let events: Vec<usize> = self.ends.iter().map(|end| end.events.len()).collect();
                 let patience = fixture.patience();
                 return Err(format!(
-                    "{what}: not within {patience:?}; events per side: {events:?}"
+                    "within {patience:?}, this did not happen: {what}; events per side: {events:?}"
                 ));
             }
             fixture.idle();
@@ -259,7 +259,7 @@ impl Pair {
         loop {
             let taken = self.ends[from].lane.post(fixture.now(), rest);
             let taken = taken.map_err(failed("posting"))?;
-            rest = rest.get(taken..).ok_or("more was taken than given")?;
+            rest = rest.get(taken..).ok_or("more requests were taken than posted")?;
             if rest.is_empty() {
                 return Ok(());
             }

@@ -9,20 +9,20 @@ use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "puts of every size write exactly their bytes", check: sizes },
-    Point { name: "a put without immediate shows its bytes and nothing else", check: silent },
-    Point { name: "every immediate passes unchanged", check: immediates },
-    Point { name: "the bytes are there before the immediate", check: bytes_first },
+    Point { name: "without immediate, the peer gets a put's bytes but no event", check: silent },
+    Point { name: "every immediate arrives unchanged", check: immediates },
+    Point { name: "a put's bytes are there before the immediate", check: bytes_first },
     Point { name: "after Done the source may be changed", check: done_means_done },
-    Point { name: "long puts and empty ones are all done", check: mixed },
-    Point { name: "both directions at once", check: duplex },
-    Point { name: "a put that arrives amid a long put the other way is done", check: amid },
+    Point { name: "long and empty puts complete in any mixture", check: mixed },
+    Point { name: "puts in both directions at once arrive", check: duplex },
+    Point { name: "a put that arrives during a long put the other way completes", check: amid },
     Point { name: "a put out of range is refused before any byte moves", check: out_of_range },
     Point { name: "a put that names unknown memory is refused", check: not_there },
-    Point { name: "good work before bad is not undone, bad is not done", check: good_and_bad },
-    Point { name: "back-pressure passes, and nothing is lost or doubled", check: back_pressure },
+    Point { name: "a bad put is not taken and undoes no put before it", check: good_and_bad },
+    Point { name: "back-pressure loses no put and doubles none", check: back_pressure },
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
-    Point { name: "a peek sees what has arrived, and takes none of it", check: peeks },
-    Point { name: "a put that arrives ends a sleep", check: sleeping },
+    Point { name: "a peek sees arrivals and does not consume them", check: peeks },
+    Point { name: "an arriving put ends a sleep", check: sleeping },
 ];
 
 /// Largest number of bytes of a tested put.
@@ -56,7 +56,7 @@ fn peeks(fixture: &dyn Fixture) -> Outcome {
     }
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
     let expected: Vec<_> = (0..rounds).map(|round| (round, 8)).collect();
-    ensure!(arrived == expected, "what arrived is not what was put: {arrived:?}");
+    ensure!(arrived == expected, "the arrivals differ from the puts: {arrived:?}");
     PASSED
 }
 
@@ -103,7 +103,7 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
                 !from.done().is_empty() && !to.arrived(to.endpoint).is_empty()
             })?;
             let [from, to] = &pair.ends;
-            ensure!(from.done() == [5], "done: {:?}", from.done());
+            ensure!(from.done() == [5], "these puts are done: {:?}", from.done());
             let arrived = to.arrived(to.endpoint);
             ensure!(arrived == [(9, bytes)], "{bytes} bytes arrived as {arrived:?}");
             // Only bytes near the put are checked now, for speed; all are checked at the end.
@@ -113,12 +113,12 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
             let mut expected = vec![BLANK; near.len()];
             expected[remote_offset - near.start..][..bytes].copy_from_slice(&text);
             let wrong = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected);
-            ensure!(wrong.is_none(), "{bytes} bytes to {remote_offset}: wrong at {wrong:?}");
+            ensure!(wrong.is_none(), "{bytes} bytes to {remote_offset} differ at {wrong:?}");
             to.inbox.write(remote_offset, &vec![BLANK; bytes]).map_err(failed("writing"))?;
         }
     }
     let wrong = bytes_of(&pair.ends[1].inbox)?.iter().position(|byte| *byte != BLANK);
-    ensure!(wrong.is_none(), "a put wrote far from where it was to: at {wrong:?}");
+    ensure!(wrong.is_none(), "a put wrote far from its target, at {wrong:?}");
     PASSED
 }
 
@@ -131,7 +131,7 @@ fn silent(fixture: &dyn Fixture) -> Outcome {
     pair.until(fixture, "the bytes come", |pair| {
         bytes_of(&pair.ends[1].inbox).is_ok_and(|seen| seen[..500] == text)
     })?;
-    pair.until(fixture, "it is done", |pair| pair.ends[0].done() == [1])?;
+    pair.until(fixture, "the put is done", |pair| pair.ends[0].done() == [1])?;
     pair.settle(fixture)?;
     ensure!(pair.ends[1].events.is_empty(), "the peer saw {:?}", pair.ends[1].events);
     PASSED
@@ -143,9 +143,9 @@ fn immediates(fixture: &dyn Fixture) -> Outcome {
         pair.ends[1].events.clear();
         let put = pair.ends[0].put(8, Some(immediate), 1);
         pair.post(fixture, 0, &[put])?;
-        pair.until(fixture, "it arrives", |pair| !pair.ends[1].events.is_empty())?;
+        pair.until(fixture, "the put arrives", |pair| !pair.ends[1].events.is_empty())?;
         let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
-        ensure!(arrived == [(immediate, 8)], "{immediate:#x} came as {arrived:?}");
+        ensure!(arrived == [(immediate, 8)], "immediate {immediate:#x} arrived as {arrived:?}");
     }
     PASSED
 }
@@ -167,7 +167,7 @@ fn bytes_first(fixture: &dyn Fixture) -> Outcome {
         let mut seen = 0;
         while seen < SLOTS {
             let more = |pair: &Pair| pair.ends[1].events.len() > seen;
-            pair.until(fixture, "the next one arrives", more)?;
+            pair.until(fixture, "the next put arrives", more)?;
             let here = bytes_of(&pair.ends[1].inbox)?;
             for &(slot, _) in &pair.ends[1].arrived(pair.ends[1].endpoint)[seen..] {
                 let range = slot as usize * bytes..(slot as usize + 1) * bytes;
@@ -176,7 +176,7 @@ fn bytes_first(fixture: &dyn Fixture) -> Outcome {
                 seen += 1;
             }
         }
-        pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == SLOTS)?;
+        pair.until(fixture, "all puts are done", |pair| pair.ends[0].done().len() == SLOTS)?;
     }
     PASSED
 }
@@ -190,10 +190,10 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
         pair.ends.iter_mut().for_each(|end| end.events.clear());
         let put = pair.ends[0].put(bytes, Some(1), number);
         pair.post(fixture, 0, &[put])?;
-        pair.until(fixture, "it is done", |pair| pair.ends[0].done() == [number])?;
+        pair.until(fixture, "the put is done", |pair| pair.ends[0].done() == [number])?;
         pair.ends[0].source.write(0, &vec![0xdd; bytes]).map_err(failed("writing"))?;
-        pair.until(fixture, "it arrives", |pair| !pair.ends[1].events.is_empty())?;
-        ensure!(bytes_of(&pair.ends[1].inbox)?[..bytes] == text, "it was read after Done");
+        pair.until(fixture, "the put arrives", |pair| !pair.ends[1].events.is_empty())?;
+        ensure!(bytes_of(&pair.ends[1].inbox)?[..bytes] == text, "the source was read after Done");
     }
     PASSED
 }
@@ -216,11 +216,11 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
         // Waits once after several posts: a request that shares the completion of a later one must
         // be done, too.
         let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
-        pair.until(fixture, "all are done", all)?;
+        pair.until(fixture, "all puts are done", all)?;
     }
     let mut done = pair.ends[0].done();
     done.sort_unstable();
-    ensure!(done == expected, "done: {done:?}");
+    ensure!(done == expected, "these puts are done: {done:?}");
     PASSED
 }
 
@@ -237,12 +237,12 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
             pair.post(fixture, side, &[put])?;
         }
     }
-    pair.until(fixture, "all arrive on both sides", |pair| {
+    pair.until(fixture, "all puts arrive on both sides", |pair| {
         pair.ends.iter().all(|end| end.arrived(end.endpoint).len() == 16 && end.done().len() == 16)
     })?;
     for side in [0, 1] {
         let seen = bytes_of(&pair.ends[side].inbox)?;
-        ensure!(seen[..64 * 16] == pattern(1 - side as u64, 64 * 16), "side {side} is wrong");
+        ensure!(seen[..64 * 16] == pattern(1 - side as u64, 64 * 16), "wrong bytes on side {side}");
     }
     PASSED
 }
@@ -283,8 +283,8 @@ fn nothing_moved(fixture: &dyn Fixture, pair: &mut Pair) -> Result<(), String> {
     pair.settle(fixture)?;
     let [from, to] = &pair.ends;
     ensure!(to.events.len() == 1, "the peer saw {:?}", to.events);
-    ensure!(from.done() == [42], "done: {:?}", from.done());
-    ensure!(bytes_of(&to.inbox)?[1..].iter().all(|&byte| byte == 0), "bytes were written");
+    ensure!(from.done() == [42], "these puts are done: {:?}", from.done());
+    ensure!(bytes_of(&to.inbox)?[1..].iter().all(|&byte| byte == 0), "a bad put wrote bytes");
     Ok(())
 }
 
@@ -315,7 +315,7 @@ fn out_of_range(fixture: &dyn Fixture) -> Outcome {
         let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
         ensure!(
             posted.is_err(),
-            "{bytes} bytes from {offset} to {remote_offset} of {size}: {posted:?}"
+            "a put of {bytes} bytes from {offset} to {remote_offset} of {size} returned {posted:?}"
         );
     }
     nothing_moved(fixture, pair)?;
@@ -326,7 +326,7 @@ fn not_there(fixture: &dyn Fixture) -> Outcome {
     let pair = &mut Pair::new(fixture, 4096)?;
     let from = &mut pair.ends[0];
     let (_, gone) = from.device.allocate(64).map_err(failed("allocating"))?;
-    from.device.deregister(gone).map_err(failed("giving back"))?;
+    from.device.deregister(gone).map_err(failed("deregistering"))?;
     let WorkRequest::Put { endpoint, local, remote, .. } = from.put(8, None, 1);
     let nowhere = EndpointId(endpoint.0 + 1000);
     for (endpoint, key, remote) in [
@@ -348,7 +348,7 @@ fn not_there(fixture: &dyn Fixture) -> Outcome {
             id: 7,
         };
         let posted = from.lane.post(fixture.now(), &[put]);
-        ensure!(posted.is_err(), "{put:?}: {posted:?}");
+        ensure!(posted.is_err(), "posting {put:?} returned {posted:?}");
     }
     nothing_moved(fixture, pair)?;
     PASSED
@@ -362,14 +362,14 @@ fn good_and_bad(fixture: &dyn Fixture) -> Outcome {
     // An error means that nothing was taken.
     let posted = pair.ends[0].lane.post(fixture.now(), &[good, bad, good]);
     let taken = posted.unwrap_or(0);
-    ensure!(taken <= 1, "{taken} of good, bad, good were taken");
-    pair.until(fixture, "the arrival of what was taken", |pair| {
+    ensure!(taken <= 1, "{taken} of the puts good, bad, good were taken");
+    pair.until(fixture, "all taken puts arrive", |pair| {
         pair.ends[1].arrived(pair.ends[1].endpoint).len() >= taken
     })?;
     // What was not taken would arrive now.
     pair.settle(fixture)?;
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
-    ensure!(arrived.len() == taken, "{taken} were taken, {arrived:?} arrived");
+    ensure!(arrived.len() == taken, "{taken} puts were taken, {arrived:?} arrived");
     PASSED
 }
 
@@ -385,7 +385,7 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
         work.push(pair.ends[0].put_at(at, at, 8, Some(number as u32), number as u64));
     }
     pair.post(fixture, 0, &work)?;
-    pair.until(fixture, "all are done and there", |pair| {
+    pair.until(fixture, "all puts are done and have arrived", |pair| {
         pair.ends[0].events.len() >= count && pair.ends[1].events.len() >= count
     })?;
     pair.settle(fixture)?;
@@ -393,12 +393,16 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
     let (mut done, mut arrived) = (from.done(), to.arrived(to.endpoint));
     done.sort_unstable();
     arrived.sort_unstable();
-    ensure!(done == (0..count as u64).collect::<Vec<u64>>(), "{} done", done.len());
+    ensure!(
+        done == (0..count as u64).collect::<Vec<u64>>(),
+        "the {} completions are not one for each put",
+        done.len()
+    );
     let expected: Vec<(u32, usize)> = (0..count as u32).map(|number| (number, 8)).collect();
-    ensure!(arrived == expected, "{} arrived", arrived.len());
+    ensure!(arrived == expected, "the {} arrivals are not one for each put", arrived.len());
     let seen = bytes_of(&to.inbox)?;
     let right = |number: usize| seen[number * 8..][..8] == (number as u64 + 1).to_le_bytes();
-    ensure!((0..count).all(right), "bytes are wrong");
+    ensure!((0..count).all(right), "the bytes of a put are wrong");
     PASSED
 }
 
@@ -435,13 +439,13 @@ fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
         });
     }
     pair.post(fixture, 0, &work)?;
-    pair.until(fixture, "one arrives at each", |pair| pair.ends[1].events.len() >= ENDPOINTS)?;
+    pair.until(fixture, "each endpoint gets a put", |pair| pair.ends[1].events.len() >= ENDPOINTS)?;
     for (number, &(_, endpoint, _)) in routes.iter().enumerate() {
         let arrived = pair.ends[1].arrived(endpoint);
-        ensure!(arrived == [(number as u32, 8)], "endpoint {number} has {arrived:?}");
+        ensure!(arrived == [(number as u32, 8)], "endpoint {number} got {arrived:?}");
         let mut seen = [0; 8];
         pair.ends[1].inbox.read(number * 8, &mut seen).map_err(failed("reading"))?;
-        ensure!(seen[..] == pattern(number as u64, 8), "the bytes of {number} are wrong");
+        ensure!(seen[..] == pattern(number as u64, 8), "the bytes of put {number} are wrong");
     }
     PASSED
 }

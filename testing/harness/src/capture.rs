@@ -95,7 +95,7 @@ impl Capture {
             .arg(format!("udp port {ROCE}"))
             .stderr(Stdio::piped())
             .spawn()
-            .expect("tcpdump is there where RDMA devices are");
+            .expect("tests of RDMA devices need tcpdump");
         let (tell, told) = mpsc::channel();
         let said = BufReader::new(tcpdump.stderr.take().unwrap());
         std::thread::spawn(move || {
@@ -178,5 +178,5 @@ fn a_packet_is_read_as_it_was_written() {
     assert_eq!(packets(&file), [packet]);
     assert_eq!(packets(&file[..file.len() - 1]), []);
     frame[36] = 0;
-    assert_eq!(Packet::read(time, &frame), None, "another port");
+    assert_eq!(Packet::read(time, &frame), None, "a packet to another UDP port is decoded");
 }

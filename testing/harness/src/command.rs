@@ -7,7 +7,11 @@ use std::process::{Command, Output};
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().and_then(|deps| deps.parent()).unwrap().join("ferroccl");
-    assert!(program.exists(), "`cargo build -p ferroccl-cli` makes {}", program.display());
+    assert!(
+        program.exists(),
+        "{} does not exist: run `cargo build -p ferroccl-cli`",
+        program.display()
+    );
     program
 }
 
@@ -65,5 +69,5 @@ pub fn page_shows_what_it_says(page: &str, least: usize) {
         assert_eq!(said(command), shown, "{command}");
         examples += 1;
     }
-    assert!(examples >= least, "{examples} examples");
+    assert!(examples >= least, "the page has only {examples} examples");
 }

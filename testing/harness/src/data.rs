@@ -176,7 +176,7 @@ fn encode(data_type: DataType, value: f64) -> [u8; 8] {
         0.5 => sign | half,
         1.0 => sign | one,
         2.0 => sign | two,
-        other => panic!("{other} is not in the table"),
+        other => panic!("the table of float8 codes does not have {other}"),
     };
     let bytes: &[u8] = match data_type {
         D::Float8E4m3 => &[code(0x30, 0x38, 0x40)],
@@ -279,7 +279,7 @@ fn run_apart(
     }
     let given = input.clone();
     communicator.call(call, &input, &mut output).unwrap_or_else(|e| panic!("{:?}: {e}", seat.case));
-    assert_eq!(input, given, "the input is left alone: {:?}", seat.case);
+    assert_eq!(input, given, "the call changed its input: {:?}", seat.case);
     (output, expected)
 }
 

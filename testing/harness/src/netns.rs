@@ -309,7 +309,7 @@ impl Network {
     /// Gives two back-to-back hosts a second link, with addresses in 10.78.0.0/24 (`fast0`), and
     /// gives each an interface that leads nowhere, in 10.79.0.0/24 (`dead0`).
     pub fn add_interfaces(&self) {
-        let [one, other] = &self.hosts[..] else { panic!("there are not two hosts") };
+        let [one, other] = &self.hosts[..] else { panic!("the network must have two hosts") };
         let there = other.namespace.keeper.id();
         one.ip(&format!("link add fast0 type veth peer name fast0 netns {there}"));
         for host in [one, other] {
@@ -389,7 +389,7 @@ fn possible() -> bool {
     };
     let outcome = try_out("unshare", &["--net", "true"]).and_then(|()| try_out("ip", &["-V"]));
     if let Err(reason) = &outcome {
-        skip(&format!("no network namespaces, which take root and iproute2: {reason}"));
+        skip(&format!("cannot make network namespaces, which need root and iproute2: {reason}"));
     }
     outcome.is_ok()
 }

@@ -144,7 +144,11 @@ impl Processes {
     pub fn await_text(&self, index: usize, text: &str, within: Duration) {
         let start = Instant::now();
         while !self.output(index).contains(text) {
-            assert!(start.elapsed() < within, "no {text:?} from {index}: {}", self.output(index));
+            assert!(
+                start.elapsed() < within,
+                "process {index} did not write {text:?}: {}",
+                self.output(index)
+            );
             thread::sleep(PAUSE);
         }
     }
@@ -166,7 +170,7 @@ impl Processes {
                     None => {
                         let all =
                             (0..self.0.len()).map(|i| format!("--- {i}:\n{}", self.output(i)));
-                        panic!("{index} has not ended:\n{}", all.collect::<String>());
+                        panic!("process {index} has not ended:\n{}", all.collect::<String>());
                     }
                 }
             });

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_encoded_is_decoded() {
+    fn an_encoded_frame_is_decoded_unchanged() {
         assert_eq!(decode(&encode(-3, 2, &[5, 6])), Some((-3, 2, &[5, 6][..])));
         assert_eq!(decode(&encode(7, 0, &[])), Some((7, 0, &[][..])));
         let long = encode(1, 1 << 40, &[9; 128]);

@@ -12,7 +12,8 @@ use ccl_core::transport::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Environment variable of a process that serves; its value is the port to connect to.
+/// Environment variable that makes a process serve a device. Its value is the port to which this
+/// process connects.
 pub(crate) const PORT: &str = "FERROCCL_TEST_REMOTE_DEVICE";
 const PEER: &str = "the process of the device";
 /// Secret of the connection that shares memory.

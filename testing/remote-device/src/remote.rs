@@ -373,7 +373,7 @@ impl Lane for RemoteLane {
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
-        Err(TransportError::NotMapped { peer: "a peer of another process".to_owned() })
+        Err(TransportError::NotMapped { peer: "a peer in another process".to_owned() })
     }
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

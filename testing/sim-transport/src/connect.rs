@@ -120,7 +120,7 @@ impl State {
             }
             None => {
                 if let Some((attempt, ..)) = request.from {
-                    let answer = Attempt::Refused { reason: "no device listens there" };
+                    let answer = Attempt::Refused { reason: "no listener has this number" };
                     let at = self.now + self.conditions.latency;
                     self.schedule(at, SimEvent::Answer { attempt, answer });
                 }

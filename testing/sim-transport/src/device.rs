@@ -68,7 +68,7 @@ impl Transport for SimTransport {
 
     fn devices(&self) -> Vec<DeviceInfo> {
         let caps = caps(&self.world.conditions());
-        let description = format!("simulated network, as rank {} sees it", self.rank);
+        let description = format!("device of rank {} on a simulated network", self.rank);
         vec![DeviceInfo {
             id: self.id(),
             description,
@@ -83,7 +83,7 @@ impl Transport for SimTransport {
         if *id == self.id() {
             return Ok(self.world.device(self.rank));
         }
-        let advice = format!("the only one of rank {} is {:?}", self.rank, self.id().0);
+        let advice = format!("the only device of rank {} is {:?}", self.rank, self.id().0);
         Err(TransportError::NoDevice { device: id.0.clone(), advice })
     }
 }

@@ -134,14 +134,17 @@ impl<P: Ports> Process for Operation<P> {
         });
         let named = |(link, receive): (Link, bool)| match receive {
             true => ("a message from", link),
-            false => ("room at", link),
+            false => ("a free slot at", link),
         };
         let unacknowledged = links.unacknowledged().map(|link| ("an acknowledgement from", link));
         let waits = waits.into_iter().map(named).chain(unacknowledged);
         let waits = waits.fold(String::new(), |text, (what, link)| {
             text + &format!(", waits for {what} rank {} on channel {}", link.peer, link.channel)
         });
-        Err(format!("no end in time after {} folds{waits}", self.execution.folds()))
+        Err(format!(
+            "the operation has not ended in time: it has done {} folds{waits}",
+            self.execution.folds()
+        ))
     }
 }
 

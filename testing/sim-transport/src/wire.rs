@@ -52,7 +52,7 @@ impl State {
         let duplicate = self.random.chance(self.conditions.duplication);
         self.flights.insert(number, flight);
         if !reached {
-            self.schedule(departs, SimEvent::Fail { link, reason: "it does not acknowledge" });
+            self.schedule(departs, SimEvent::Fail { link, reason: "puts were not acknowledged" });
             return;
         }
         if !self.conditions.redirects {
@@ -164,7 +164,7 @@ impl State {
     }
 
     fn write(&mut self, flight: &Flight) -> Result<(), &'static str> {
-        let gone = "it deregistered the target memory of a put under way";
+        let gone = "the target memory of a put was deregistered";
         if !self.gather(flight) {
             return Err("the source memory of a put was deregistered");
         }
@@ -198,7 +198,7 @@ impl State {
         if !self.conditions.silent_crashes {
             let doublings = (1u32 << self.conditions.retransmissions_max.min(16)) - 1;
             let at = self.now + self.conditions.retransmit_after.saturating_mul(doublings);
-            self.schedule(at, SimEvent::Fail { link, reason: "it does not acknowledge" });
+            self.schedule(at, SimEvent::Fail { link, reason: "puts were not acknowledged" });
         }
     }
 

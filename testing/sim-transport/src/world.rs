@@ -62,7 +62,8 @@ impl World {
         self.state().schedule(at, SimEvent::Crash { rank });
     }
 
-    /// Crashes a rank after `things` more posts and events of the rank, at least one.
+    /// Crashes a rank after `things` more posts and events of the rank, counted together; 0 counts
+    /// as 1.
     pub fn crash_after(&self, rank: u32, things: u64) {
         if let Some(rank) = self.state().ranks.get_mut(rank as usize) {
             rank.crash_after = Some(things.max(1));

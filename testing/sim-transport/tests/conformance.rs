@@ -90,7 +90,7 @@ fn report_of(wrap: fn(Box<dyn Lane>) -> Box<dyn Lane>) -> Report {
 /// Checks that the suite fails at a point whose name contains `point`.
 fn is_noticed(report: &Report, point: &str) {
     let found = report.failures().iter().any(|name| name.contains(point));
-    assert!(found, "no failure at {point:?}:\n{report}");
+    assert!(found, "no failed point has {point:?} in its name:\n{report}");
 }
 
 /// Report of the suite on lanes with these faults.
@@ -122,8 +122,8 @@ fn lost_and_doubled_events_are_noticed() {
     let report = with!(Losing(40, |event| matches!(event, Event::Done { .. }), 0));
     is_noticed(&report, "back-pressure");
     let report = with!(Losing(1, |event| matches!(event, Event::Lost { .. }), 0));
-    is_noticed(&report, "a dead peer is told of once");
-    is_noticed(&report, "the peer of a detached endpoint is told once");
+    is_noticed(&report, "a peer's death is reported once");
+    is_noticed(&report, "the end of a detached endpoint is reported to its peer once");
 
     #[derive(Debug)]
     struct Doubling;
@@ -134,7 +134,7 @@ fn lost_and_doubled_events_are_noticed() {
     }
     let report = with!(Doubling);
     is_noticed(&report, "back-pressure");
-    is_noticed(&report, "a dead peer is told of once");
+    is_noticed(&report, "a peer's death is reported once");
 }
 
 /// Fault that changes every request in one way.
@@ -200,13 +200,13 @@ fn puts_that_miss_are_noticed() {
 }
 
 #[test]
-fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
+fn lanes_that_ignore_tails_moves_or_redirects_are_noticed() {
     let tailless = with!(Changing(|mut work, posted| {
         let WorkRequest::Put { tail, .. } = &mut work;
         *tail = None;
         posted.push(work);
     }));
-    is_noticed(&tailless, "from two places");
+    is_noticed(&tailless, "from two ranges of memory");
 
     #[derive(Debug)]
     struct Staying;
@@ -215,7 +215,7 @@ fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
             false
         }
     }
-    is_noticed(&with!(Staying), "may move while it is under way");
+    is_noticed(&with!(Staying), "may move while the put is under way");
 
     #[derive(Debug)]
     struct Deaf;
@@ -237,7 +237,7 @@ fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
 }
 
 #[test]
-fn done_before_the_source_is_read_is_noticed() {
+fn a_completion_before_the_source_is_read_is_noticed() {
     #[derive(Debug)]
     struct Hasty;
     impl Faults for Hasty {
@@ -297,14 +297,14 @@ fn false_claims_are_noticed() {
 }
 
 #[test]
-fn a_door_that_is_open_to_all_is_noticed() {
+fn a_device_that_ignores_secrets_and_deadlines_is_noticed() {
     let report = report_of_devices(|device| lying(device, |lying| lying.gullible = true));
     is_noticed(&report, "a wrong secret");
     is_noticed(&report, "connecting ends at its deadline");
 }
 
 #[test]
-fn ranks_that_do_not_exist_reach_nobody() {
+fn ranks_and_devices_that_do_not_exist_are_refused() {
     let world = World::new(2, Conditions::default(), 1);
     let error = world.device(2).listen(&Secret([0; 32])).unwrap_err();
     assert!(error.to_string().contains("3 ranks of the simulated world; use 1 to 2"), "{error}");

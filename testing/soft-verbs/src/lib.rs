@@ -5,8 +5,8 @@
 //! [`functions`] returns a table of functions like that of libibverbs. The table's
 //! `get_device_list` lists a [`SoftDevice`], under its name, until that value is dropped. Writes
 //! travel when a completion queue of any device is polled: the seed draws the queue pairs that
-//! send, and only writes of the same queue pair stay in order. A queue pair has room for the
-//! numbers of send and receive requests that it was created with. A send request without a
+//! send, and only writes of the same queue pair stay in order. The creation of a queue pair sets
+//! the numbers of send and receive requests for which the pair has room. A send request without a
 //! completion of its own keeps its room until a later request completes, as with real devices.
 
 mod calls;

@@ -94,7 +94,7 @@ impl Device for ToyDevice {
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let number = address.0.as_slice().try_into().map(u64::from_le_bytes);
         let Ok(number) = number else {
-            let (bytes, of) = (address.0.len(), "a toy");
+            let (bytes, of) = (address.0.len(), "a toy listener");
             return Err(TransportError::NoAddress { bytes, of });
         };
         if hello.len() > HELLO_BYTES_MAX {

@@ -113,7 +113,7 @@ impl Lane for ToyLane {
     }
 
     fn map(&mut self, _: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
-        Err(TransportError::NotMapped { peer: "a toy".to_owned() })
+        Err(TransportError::NotMapped { peer: "a toy device".to_owned() })
     }
 
     fn post(&mut self, _: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

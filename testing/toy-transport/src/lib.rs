@@ -53,7 +53,7 @@ impl Transport for ToyTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         if id.0 != DEVICE {
-            let advice = format!("the only one is {DEVICE:?}");
+            let advice = format!("the only device is {DEVICE:?}");
             return Err(TransportError::NoDevice { device: id.0.clone(), advice });
         }
         Ok(Arc::new(ToyDevice::new()))

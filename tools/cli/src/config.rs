@@ -16,7 +16,7 @@ pub(crate) fn show(json: bool) -> Result<(), Box<dyn Error>> {
     }
     for tunable in table {
         let alias = tunable.alias.map_or_else(String::new, |alias| format!(" (or {alias})"));
-        let agreed = if tunable.agreed { "; equal on all ranks" } else { "" };
+        let agreed = if tunable.agreed { "; must be equal on all ranks" } else { "" };
         let _ = writeln!(out, "{}{alias} = {}", tunable.variable, tunable.value);
         let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
     }
@@ -24,12 +24,12 @@ pub(crate) fn show(json: bool) -> Result<(), Box<dyn Error>> {
         writeln!(out, "\nValues of FERROCCL_TRANSPORT, in the order in which `auto` tries them:");
     for (place, reach) in [("within hosts", Reach::Host), ("between hosts", Reach::Network)] {
         let names = transports::of_reach(reach).into_iter().map(|kind| match kind.adapters {
-            true => format!("{} (with adapters)", kind.name),
+            true => format!("{} (if there are adapters)", kind.name),
             false => kind.name.to_owned(),
         });
         let _ = writeln!(out, "    {place}: {}", Vec::from_iter(names).join(", "));
     }
-    let _ = writeln!(out, "\nHow ranks find and trust each other, where no launcher tells them:");
+    let _ = writeln!(out, "\nHow ranks find and authenticate each other without a launcher:");
     for (variable, meaning) in ferroccl::launch::VARIABLES {
         let _ = writeln!(out, "{variable}\n    {meaning}");
     }

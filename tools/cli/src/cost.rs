@@ -5,8 +5,8 @@ use std::io::Write;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without a question, all are listed. Units: GB is 10^9 bytes, GiB 2^30; GB/s counts bytes, Gb/s
-bits. Plain numbers may have a factor: 990T operations, 70B parameters.
+Without a question, the command lists all questions. Units: GB is 10^9 bytes, GiB 2^30; GB/s counts
+bytes, Gb/s bits. Numbers without a unit may have a suffix: 990T operations, 70B parameters.
 Examples:
   ferroccl cost
   ferroccl cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s

@@ -13,11 +13,11 @@ use ferroccl::bootstrap::Endpoint;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It only reads. Run it where the ranks run: in their container, by their launcher, with their
-environment; as root it sees more (ACS). What it looks at is listed in docs/doctor.md.
+The command changes nothing. Run it where the ranks run: in their container, by their launcher, with
+their environment. Root can check more (ACS). docs/doctor.md lists the checks.
 Verdicts: fault (something does not work), warning (slower or less safe than it could be), advice
-(may be on purpose), unknown (cannot be seen from here), ok.
-Exit status: 0 if there is no fault and no warning, 1 if there is one, 2 if nothing was examined.
+(may be on purpose), unknown (cannot be determined from here), ok.
+Exit status: 0 without faults and warnings, 1 with any of them, 2 if nothing was examined.
 Examples:
   ferroccl doctor
   ferroccl doctor --quiet
@@ -101,7 +101,7 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let (Some(mut out), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(io::Error::other("a process without the pipes that it was given"));
+        return Err(io::Error::other("the examining process has no output pipes"));
     };
     // Both pipes stay open if the process does not end, so both waits below have a limit.
     let (copied, all) = channel::bounded(1);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_end_is_left_behind() {
+    fn a_process_that_does_not_end_is_left_behind() {
         let start = Instant::now();
         let long = Duration::from_secs(60);
         // The report is complete, and a child process holds the pipes open.

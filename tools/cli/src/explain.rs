@@ -9,9 +9,9 @@ use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Nothing is sent, and no rank is needed: the plan is a function of what is given here and of the
-configuration (FERROCCL_*). For up to 16 ranks it also predicts the time of each algorithm, from the
-table that FERROCCL_TUNING names, if any. docs/explain.md says what the lines mean.
+The command starts no rank and sends nothing: the plan depends only on the arguments and the
+configuration (FERROCCL_*). For up to 16 ranks, it also predicts the time of each algorithm, by the
+table in FERROCCL_TUNING if there is one. docs/explain.md explains the output.
 Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1M --ranks 16 --hosts 4 --rank 5
@@ -39,7 +39,7 @@ pub(crate) struct Explain {
     /// Rank whose schedule is shown
     #[arg(long, default_value_t = 0)]
     rank: Rank,
-    /// Root, where there is one
+    /// Root, if the collective has one
     #[arg(long, default_value_t = 0)]
     root: Rank,
     /// Element type
@@ -67,8 +67,8 @@ pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
         C::AllGather | C::ReduceScatter | C::Gather | C::Scatter | C::AllToAll => arguments.ranks,
         _ => {
             return Err(format!(
-                "{collective} has counts of its own for each rank; ask for the plan of its even \
-                 form"
+                "counts of {collective} can differ by rank; explain supports only collectives with \
+                 equal counts, such as all_gather"
             )
             .into());
         }

@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ferroccl::communicator::config_without_table;
 
-/// Explains collectives and what they cost, shows topologies and the configuration, tells what
-/// running ranks are doing, and checks machines, and plugins for NCCL.
+/// Explains collectives and their cost, shows topologies, the configuration and the activity of
+/// running ranks, and checks machines and NCCL plugins.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -49,9 +49,9 @@ struct Arguments {
 enum Command {
     /// Explain the plan of a collective: algorithm, reason, schedule, program, memory
     Explain(explain::Explain),
-    /// Compute communication times by formulas, and what they mean for training
+    /// Compute communication times, and their effect on training, by formulas
     Cost(cost::Cost),
-    /// Predict how long a collective takes on a cluster, by each algorithm
+    /// Predict how long each algorithm of a collective takes on a cluster
     Plan(plan::Plan),
     /// Choose the host of each rank, so that little traffic crosses racks and zones
     Place(place::Place),
@@ -63,14 +63,14 @@ enum Command {
     /// Show the topology of GPUs, NICs and hosts: of this machine, a file, or a cluster known by
     /// name
     Topo(topo::Topo),
-    /// Find the fastest algorithm on this machine: writes a table that later runs load
+    /// Find the fastest algorithms on this machine and write a table that later runs load
     Tune(tune::Tune),
     /// Show what the ranks of this user on this machine are doing, and which rank holds up others
     Status(status::Status),
     /// Find faults of this machine that make collectives slow or fail, and their remedies
     Doctor(doctor::Doctor),
-    /// Check whether a network plugin for NCCL keeps the contract, point by point, and how fast it
-    /// is
+    /// Check a network plugin for NCCL against NCCL's contract, point by point, and measure its
+    /// speed
     Netcheck(ccl_netcheck::Arguments),
     /// List every tunable: its variable, value, default and meaning
     Config {

@@ -55,10 +55,12 @@ fn hosts(text: &str) -> Result<HostList, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| text.trim().parse::<u32>().ok();
         let (Some(first), Some(last)) = (number(first), number(last)) else {
-            return Err(format!("{part:?} is neither a host (3) nor a row of hosts (8-11)"));
+            return Err(format!("{part:?} is neither a host (3) nor a range of hosts (8-11)"));
         };
         if last < first || (last - first) as usize >= HOSTS_MAX - hosts.len().min(HOSTS_MAX) {
-            return Err(format!("{part:?} is no row of at most {HOSTS_MAX} hosts, upwards"));
+            return Err(format!(
+                "{part:?} must not descend, and a list may have at most {HOSTS_MAX} hosts"
+            ));
         }
         hosts.extend(first..=last);
     }

@@ -12,9 +12,9 @@ use ferroccl::{Collective, DataType};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Every algorithm runs in virtual time, rank by rank. Above 32 ranks, work and latency are added up
-instead, and corrected by a run of a smaller job. Speeds of links and protocols are published
-figures and NCCL's own constants (docs/plan.md). Nothing of this machine is measured or used.
+The command runs each algorithm in virtual time, rank by rank. Above 32 ranks, it adds up work and
+latency instead, and scales the sum by the run of a smaller job. The speeds of links and protocols
+are published values and NCCL's constants (docs/plan.md). No property of this machine is used.
 Examples:
   ferroccl plan all_reduce --bytes 64M --on h100
   ferroccl plan all_reduce --bytes 1G --on superpod-1024
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     /// instead of the plan
     #[arg(long, value_name = "FILE")]
     traffic: Option<String>,
-    /// Algorithm of the traffic
+    /// Algorithm whose traffic is written; the fastest if not given
     #[arg(long = "algo", value_name = "NAME", requires = "traffic")]
     algorithm: Option<String>,
     /// Length of the intervals of the traffic in seconds; one interval if not given
@@ -51,7 +51,7 @@ pub(crate) struct Asked {
     /// Bytes of the larger buffer
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
-    /// Number of hosts to use, from the first on
+    /// Number of hosts to use, starting with the first
     #[arg(long)]
     hosts: Option<u32>,
     /// Element type

@@ -5,7 +5,7 @@ use std::io::Write;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Processes are only looked at: it does not matter whether they compute, hang, or are stopped.
+The command only reads the state of processes: they may compute, hang, or be stopped.
 Examples:
   ferroccl status
   ferroccl status --json

@@ -49,7 +49,7 @@ enum Step {
         #[arg(long, value_name = "PREFIX")]
         out: String,
     },
-    /// Show what the ranks of a job called
+    /// Show the calls of the ranks of a job
     Show {
         #[command(flatten)]
         given: Given,
@@ -86,7 +86,7 @@ struct There {
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
     on: String,
-    /// Algorithm or family, where a collective has it; else the library chooses
+    /// Algorithm or family for the collectives that have it; the library chooses for others
     #[arg(long = "algo", value_name = "NAME")]
     algorithm: Option<String>,
 }

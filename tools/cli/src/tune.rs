@@ -17,9 +17,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Measures every algorithm of the collectives, in turns, with -g N ranks on this machine or with the
-ranks of a launcher (torchrun, mpirun, srun), then the fastest with shorter messages (ring/4: of a
-quarter of a slot), and writes the medians. Later runs load the table: FERROCCL_TUNING=@FILE.
-Measure on a quiet machine. --try first finds the fastest values of tunables like FERROCCL_SLOTS.
+ranks of a launcher (torchrun, mpirun, srun). Then measures the fastest algorithms with shorter
+messages (ring/4 is ring with messages of a quarter of a slot), and writes the medians. Later runs
+load the table: FERROCCL_TUNING=@FILE. Measure on a quiet machine. With --try, the command first
+finds the fastest values of tunables like FERROCCL_SLOTS.
 With --predict and with --compare nothing is measured. The exit status of --compare is 1 if the
 fastest time of any point in the newer table exceeds the older time by more than --allowed percent
 plus the deviations of both times.
@@ -51,7 +52,8 @@ pub(crate) struct Tune {
     /// Number of turns of each algorithm
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Try a value of a tunable first, such as FERROCCL_SLOTS=4, or usual ones (may be repeated)
+    /// Try a value of a tunable first (FERROCCL_SLOTS=4); `usual` tries the usual values of
+    /// several tunables (may be repeated)
     #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
     tried: Vec<Attempt>,
     /// Predict for this many ranks, by the model that the table has
@@ -90,7 +92,8 @@ fn even(text: &str) -> Result<Collective, String> {
     match collective.even_blocks(1) {
         Some(_) => Ok(collective),
         None => {
-            Err("it has no blocks of equal length, by which sizes could be compared".to_owned())
+            Err("it has no blocks of equal length, so its times cannot be listed by size"
+                .to_owned())
         }
     }
 }

@@ -15,7 +15,7 @@ fn its_page_shows_what_it_says() {
 }
 
 #[test]
-fn programs_get_the_same() {
+fn json_has_the_plan_and_the_predicted_times() {
     let json = said("explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json");
     let plan: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&plan["algorithm"], &plan["slot_fraction"]), (&"ring".into(), &"/4".into()));
@@ -39,14 +39,14 @@ fn the_rule_that_decides_is_a_line_of_the_table() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_told() {
+fn requests_that_cannot_be_planned_are_refused_with_the_reason() {
     for (line, words) in [
         ("explain all_reduce --ranks 4 --rank 4", "no rank 4 among 4"),
         ("explain", "required arguments"),
         ("explain --rules --ranks 5", "cannot be used with"),
         ("explain all_reduce --ranks 5 --hosts 2", "cannot be spread evenly"),
         ("explain all_reduce --ranks 0", "0 is not in 1..=65536"),
-        ("explain all_gather_v", "ask for the plan of its even form"),
+        ("explain all_gather_v", "supports only collectives with equal counts"),
         ("explain all_reduce --algo rign", "no algorithm \"rign\""),
         ("explain broadcast --ranks 2 --root 2", "root"),
     ] {

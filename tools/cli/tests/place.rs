@@ -14,7 +14,7 @@ fn its_page_shows_what_it_says() {
 
 /// Pairs of ranks with traffic are placed together, though the order of hosts separates them.
 #[test]
-fn what_was_counted_is_placed() {
+fn ranks_are_placed_by_counted_traffic() {
     let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));
     let rows: String = (0..8).map(|rank| format!("0,{rank},{},1000\n", rank + 8)).collect();
     let head = "# ranks=16\n# interval_s=1\ninterval,source,destination,bytes\n";
@@ -32,7 +32,7 @@ fn what_was_counted_is_placed() {
 }
 
 #[test]
-fn programs_get_json_and_what_cannot_be_placed_is_said() {
+fn json_has_the_order_and_wrong_hosts_are_refused() {
     let json = said("place all_reduce --on meta-24576 --hosts 0,384,1,385 --json");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["crossings"][0]["between"], "zones");
@@ -41,8 +41,8 @@ fn programs_get_json_and_what_cannot_be_placed_is_said() {
     assert_eq!((order.len(), order[8], order[16]), (32, 16, 8));
     let wrong = |hosts: &str| refused(&format!("place all_reduce --on p5 --hosts {hosts}"), 2);
     assert!(wrong("0,16").contains("p5 has hosts 0 to 15, no host 16"));
-    assert!(wrong("0-x").contains("nor a row of hosts"));
-    assert!(wrong("3-1").contains("upwards"));
+    assert!(wrong("0-x").contains("nor a range of hosts"));
+    assert!(wrong("3-1").contains("must not descend"));
     assert!(wrong("0-4294967295").contains("at most 65536 hosts"));
     assert!(wrong("1,1").contains("given twice"));
 }

@@ -13,7 +13,7 @@ fn its_page_shows_what_it_says() {
 }
 
 #[test]
-fn programs_get_json_and_what_cannot_be_planned_is_said() {
+fn json_has_the_times_and_impossible_plans_are_refused() {
     let json = said("plan all_reduce --bytes 64M --on h100 --json");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let ways = json["ways"].as_array().unwrap();

@@ -26,7 +26,7 @@ fn its_page_shows_what_it_says() {
 
 /// The instances on the page give the tree on the page.
 #[test]
-fn instances_of_a_provider_are_a_tree() {
+fn instances_of_a_cloud_provider_become_a_tree() {
     let (_, rest) = PAGE.split_once("```json\n").unwrap();
     let (json, rest) = rest.split_once("```").unwrap();
     let (shown, rest) = rest.split_once("```text\n").unwrap().1.split_once("```").unwrap();
@@ -53,7 +53,7 @@ fn instances_of_a_provider_are_a_tree() {
 
 /// Every topology that is known by name is written as TOML and as NCCL's XML, and read again.
 #[test]
-fn what_it_writes_it_reads() {
+fn written_topologies_are_read_back_unchanged() {
     for line in said("topo --list").lines() {
         let name = line.split_whitespace().next().unwrap();
         for form in ["toml", "nccl-xml"] {
@@ -68,7 +68,7 @@ fn what_it_writes_it_reads() {
 }
 
 #[test]
-fn programs_get_json_and_pictures_are_whole() {
+fn json_is_valid_and_pictures_are_complete() {
     let json: serde_json::Value =
         serde_json::from_str(&said("topo superpod-1024 --as json")).unwrap();
     assert_eq!(json["fabric"]["tier"][0]["switches"], 8);
@@ -88,7 +88,7 @@ fn programs_get_json_and_pictures_are_whole() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn missing_and_oversized_files_are_refused() {
     let error = refused("topo h1000", 2);
     assert!(error.contains("there is no file h1000") && error.contains("superpod-1024"), "{error}");
     assert!(refused("topo /dev/zero", 2).contains("longer than 64 MiB"));

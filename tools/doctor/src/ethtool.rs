@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_of_this_machine_tell_their_counters_or_nothing() {
+    fn counters_are_read_and_unknown_interfaces_have_none() {
         let names = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
             let counters = counters(&name);

@@ -80,7 +80,7 @@ fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> V
             Ok(()) => collect(&answer, until, deadline),
             Err(error) => vec![Finding::unknown(
                 "",
-                format!("no thread could be started for it: {error}"),
+                format!("no thread could be started for this check: {error}"),
                 "raise the limit of processes: `ulimit -u`",
             )],
         };
@@ -95,14 +95,14 @@ fn collect(answer: &Receiver<Vec<Finding>>, until: Instant, deadline: Duration) 
         Ok(found) => found,
         Err(RecvTimeoutError::Timeout) => vec![Finding::unknown(
             "",
-            format!("the machine has not answered within {deadline:?}"),
+            format!("the check has not ended within {deadline:?}"),
             "a driver or a file system may hang: `dmesg` may say which; `ps -eLo pid,stat,comm` \
-             shows a thread with this check's name, with D if no signal ends it",
+             shows the check's thread (doctor-...), in state D if no signal can end it",
         )],
         Err(RecvTimeoutError::Disconnected) => vec![Finding::unknown(
             "",
             "the check has ended without an answer, which is a mistake in ferroccl",
-            "report it, with what is on stderr",
+            "report this mistake, with the output on stderr",
         )],
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_check_that_hangs_or_breaks_costs_no_other_its_turn() {
+    fn a_check_that_hangs_or_panics_does_not_stop_the_others() {
         let host = Arc::new(Host::new(Path::new("/"), Job::default()).unwrap());
         let start = Instant::now();
         let found = findings(&host, ODD, Duration::from_secs(2));
@@ -186,12 +186,12 @@ mod tests {
         let unknown = Verdict::Unknown;
         let expected = [("a", Verdict::Ok), ("b", unknown), ("c", unknown), ("d", Verdict::Fault)];
         assert_eq!(seen, expected);
-        assert!(found[1].evidence.contains("has not answered within 2s"), "{found:?}");
+        assert!(found[1].evidence.contains("has not ended within 2s"), "{found:?}");
         assert!(found[2].evidence.contains("mistake in ferroccl"), "{found:?}");
     }
 
     #[test]
-    fn advice_and_what_is_unknown_are_not_wrong() {
+    fn advice_and_unknown_states_are_not_wrong() {
         let report = |findings: Vec<Finding>| {
             let verdict = findings.iter().map(|finding| finding.verdict).max();
             let verdict = verdict.unwrap_or(Verdict::Ok);

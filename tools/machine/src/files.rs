@@ -77,7 +77,7 @@ impl Files {
             }
             links += 1;
             if links > LINKS_MAX {
-                return Err(io::Error::other("its links lead in a circle"));
+                return Err(io::Error::other("its path has too many symbolic links"));
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
@@ -99,7 +99,7 @@ impl Files {
         let file: File =
             options.read(true).custom_flags(libc::O_NONBLOCK).open(self.file(path)?)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
         file.take(most as u64).read_to_end(&mut bytes)?;
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_can_be_read_and_what_is_no_file_cannot() {
+    fn this_machine_can_be_read_but_devices_and_directories_cannot() {
         let host = Files::new(Path::new("/")).unwrap();
         assert!(host.is_live() && host.has("/proc/self/status"));
         assert!(host.text("/proc/self/limits").unwrap().contains("Max locked memory"));
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(host.names("/d"), ["x9", "x10"]);
         assert!(host.text("/pipe").is_none() && host.text("/out").is_none());
         assert!(!host.has("/e/up") && !host.has("/circle") && !host.has("/d/x9/x"));
-        assert!(!host.has("/absolute"), "a file has nothing in it");
+        assert!(!host.has("/absolute"), "a path must not lead through a file");
         assert_eq!(host.real("/e/above").as_deref(), Some("/d/x10"));
         assert_eq!(host.real("/../own/x9").as_deref(), Some("/d/x9"));
         link("/d/../d/x9", "good");

@@ -116,7 +116,7 @@ fn places(topology: &Topology, given: &[u32]) -> Result<Vec<u32>, String> {
     let (mut hosts, mut known) = (Vec::new(), std::collections::BTreeSet::new());
     for host in given {
         if !known.insert(*host) {
-            return Err(format!("host {host} is given twice; give each once"));
+            return Err(format!("host {host} is given twice; give each host once"));
         }
         let machine = topology.machine(*host).ok_or_else(|| {
             let (name, all) = (&topology.name, topology.hosts());
@@ -145,7 +145,7 @@ fn taken(collective: Collective, asked: Option<&str>) -> Result<&'static Algorit
             .or_else(|_| algorithm::find(collective, "direct"))
             .map_err(|error| error.to_string()),
     };
-    found.map_err(|error| format!("{error}; name one with --algo"))
+    found.map_err(|error| format!("{error}; pass it with --algo"))
 }
 
 /// Returns the traffic of the collective with its ranks on these hosts.
@@ -158,18 +158,20 @@ fn sent(sends: &Sends<'_>, hosts: &[u32]) -> Result<Bytes, String> {
     let element_bytes = DataType::Float32.bytes();
     let blocks = collective
         .even_blocks(hosts.ranks())
-        .ok_or_else(|| format!("{collective} has no blocks of equal length; take another"))?;
+        .ok_or_else(|| format!("{collective} has no blocks of equal length; choose another"))?;
     let count = bytes / element_bytes / (blocks as usize).max(1);
     if count == 0 && hosts.ranks() > 0 {
         let least = element_bytes * blocks as usize;
-        return Err(format!("{bytes} bytes are less than an element for each block; give {least}"));
+        return Err(format!(
+            "{bytes} bytes are less than an element for each block; give at least {least}"
+        ));
     }
     let sent = Sent { algorithm, root: 0, count, element_bytes, hosts: &hosts };
     let ranks = hosts.ranks() as usize;
     let peers = sent.by(0).map_err(|error| error.to_string())?.len();
     if peers.saturating_mul(ranks) > PAIRS_MAX {
         return Err(format!(
-            "{ranks} ranks that each send to {peers} others are too many pairs; if all ranks send \
+            "{ranks} ranks that each send to {peers} peers are too many pairs; if all ranks send \
              to all, the order makes no difference"
         ));
     }
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_placed_is_said() {
+    fn an_impossible_placement_is_refused_with_the_reason() {
         let wrong = |sends: &Sends<'_>, hosts: &[u32]| find(sends, &meta(), hosts).unwrap_err();
         assert!(wrong(&RING, &[0, 0]).contains("host 0 is given twice"));
         assert!(wrong(&RING, &[99_999]).contains("has hosts 0 to 3071, no host 99999"));

@@ -156,7 +156,7 @@ impl Sized {
         let count = bytes / block_bytes;
         if count == 0 {
             return Err(format!(
-                "{bytes} bytes are less than an element for each block; give {block_bytes} at least"
+                "{bytes} bytes are less than an element for each block; give at least {block_bytes}"
             ));
         }
         Ok(Sized { count, element_bytes: data_type.bytes(), bytes: count * block_bytes })
@@ -239,7 +239,7 @@ fn placed(topology: &Topology, hosts: u32) -> Result<Hosts, String> {
             left -= 1;
             if ids.len() + seats > RANKS_MAX {
                 return Err(format!(
-                    "more than {RANKS_MAX} ranks are not planned; take fewer with --hosts"
+                    "more than {RANKS_MAX} ranks cannot be planned; take fewer hosts with --hosts"
                 ));
             }
             ids.resize(ids.len() + seats, host);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn many_hosts_are_crossed_in_shares() {
+    fn hierarchical_is_fastest_over_many_hosts_and_ll_for_few_bytes() {
         let way = fastest(Collective::AllReduce, 1 << 30, "superpod-1024", None);
         assert_eq!(way.algorithm, "hierarchical");
         let small = fastest(Collective::AllReduce, 1024, "h100", None);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_planned_is_said() {
+    fn an_impossible_plan_is_refused_with_the_reason() {
         let topology = presets::find("h100").unwrap().topology();
         let request = PlanRequest {
             collective: Collective::AllReduce,

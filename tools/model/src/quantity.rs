@@ -49,7 +49,7 @@ const SECONDS: [(&str, f64); 6] =
 /// When the text does not begin with a number, or its unit is unknown. An error about the unit
 /// names valid units.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
-    let wrong = |advice: &str| format!("{text:?} is not such a quantity: {advice}");
+    let wrong = |advice: &str| format!("{text:?} is not a valid quantity: {advice}");
     // The longest prefix that is a number: the rest is its unit.
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
     let number = ends.map(|end| text.split_at(end)).find_map(|(number, rest)| {
@@ -57,7 +57,7 @@ pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
         let value = number.parse::<f64>().ok().filter(|_| is_digit)?;
         Some((value, rest.trim()))
     });
-    let (value, suffix) = number.ok_or_else(|| wrong("it has no digits"))?;
+    let (value, suffix) = number.ok_or_else(|| wrong("it must begin with a number"))?;
     let of = |table: &[(&str, f64)], suffix: &str| {
         table.iter().find(|(name, _)| *name == suffix).map(|(_, factor)| *factor)
     };
@@ -71,9 +71,9 @@ pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
         Unit::Seconds => {
             of(&SECONDS, suffix).ok_or_else(|| wrong("write seconds, ms, us or ns"))?
         }
-        Unit::Count => {
-            of(&DECIMAL, suffix).ok_or_else(|| wrong("write a number, or one with k, M, B or T"))?
-        }
+        Unit::Count => of(&DECIMAL, suffix).ok_or_else(|| {
+            wrong("write a number, with k, M, B or T if needed, such as 16k or 70B")
+        })?,
         Unit::Operations | Unit::OperationsPerSecond => {
             let plain = suffix.trim_end_matches("/s").trim_end_matches("S");
             let plain = plain.trim_end_matches("FLOP").trim_end_matches("flop");

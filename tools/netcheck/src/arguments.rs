@@ -9,13 +9,13 @@ use crate::messages::Role;
 /// Seconds that a point (one check of a plugin) may take on a machine of usual speed.
 const USUAL_SECONDS: &str = "20";
 
-/// Checks whether a network plugin keeps NCCL's contract: drives it from two processes, and
-/// reports.
+/// Checks whether a network plugin keeps NCCL's contract: drives the plugin from two processes, and
+/// reports the points of the contract that it breaks.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
-Host memory only; no NCCL and no GPU is needed. The exit status is 0 if nothing failed, 1 if a point
-failed, 2 if nothing could be checked. Points that depend on a failed one are not tried. A plugin
-that finds no device is skipped. Set the plugin's environment variables as for NCCL.
+Uses host memory only; needs no NCCL and no GPU. The exit status is 0 if nothing failed, 1 if a
+point failed, 2 if nothing could be checked. Points that depend on a failed one are not tried. A
+plugin that finds no device is skipped. Set the plugin's environment variables as for NCCL.
 Examples:
   ferroccl netcheck ./libnccl-net-x.so
   ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10
@@ -36,35 +36,35 @@ pub struct Arguments {
     /// Print the points and what each demands
     #[arg(long)]
     pub(crate) list: bool,
-    /// Seconds that a point may take; some may take a multiple. A number above the default scales
-    /// all other time limits too, for slow machines
+    /// Time limit of a point, in seconds; some points may take a multiple of it. A number above the
+    /// default scales all other time limits too, for slow machines
     #[arg(long, value_name = "SECONDS", default_value = USUAL_SECONDS,
           value_parser = parse_seconds)]
     timeout: Duration,
-    /// Device of the plugin, on both sides; 0+1 merges devices 0 and 1
+    /// Device of the plugin that both sides use; 0+1 merges devices 0 and 1
     #[arg(long, value_name = "NUMBER", default_value = "0", value_delimiter = '+',
           value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) device: Vec<i32>,
-    /// Leave out demands beyond the contract, on which NCCL never relies
+    /// Leave out points beyond the contract: NCCL does not rely on them
     #[arg(long)]
     pub(crate) contract_only: bool,
     /// Check more: 1 GiB in one message, 10,000 listeners
     #[arg(long)]
     pub(crate) full: bool,
-    /// Measure nothing
+    /// Do not measure performance
     #[arg(long, conflicts_with = "performance_only")]
     pub(crate) skip_performance: bool,
-    /// Check nothing, only measure
+    /// Only measure performance, check no points
     #[arg(long, conflicts_with = "only")]
     pub(crate) performance_only: bool,
-    /// Bytes of the messages that are measured, such as 8,64k,16M
+    /// Sizes in bytes of the messages that are measured, such as 8,64k,16M
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size,
           default_value = "8,1k,8k,64k,512k,4M,32M")]
     pub(crate) sizes: Vec<usize>,
-    /// Print JSON to a file, or to standard output (-) in place of the table
+    /// Write the results as JSON to a file, or to standard output (-) instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Role of this process in a point; netcheck gives it to the processes that it starts
+    /// Role of this process in a point; netcheck passes it to the processes that it starts
     #[arg(long, hide = true)]
     pub(crate) side: Option<Role>,
 }

@@ -76,7 +76,7 @@ impl Plugin {
                 None => "the library exports none of the symbols ncclNetPlugin_v8 to _v12".into(),
             });
         };
-        let calls = table(&library, api).unwrap_or_else(|| Err("its table is gone".to_owned()))?;
+        let calls = table(&library, api).unwrap_or_else(|| Err("the symbol is gone".to_owned()))?;
         Ok(Plugin { library, calls, exported, api })
     }
 

@@ -127,7 +127,7 @@ impl<'a> Link<'a> {
 pub(crate) fn received(sizes: &Sizes, part: usize, what: impl Display) -> Outcome<usize> {
     usize::try_from(sizes[part]).or_else(|_| match sizes[part] {
         i32::MIN => failed(format!(
-            "test said that {what} is done, and did not write the size of part {part}"
+            "test said that {what} is done, but did not write the size of part {part}"
         )),
         size => failed(format!("test reported {size} bytes for part {part} of {what}")),
     })
@@ -159,7 +159,7 @@ impl<'a> Flight<'a> {
         mut call: impl FnMut(&Comm) -> Result<Option<Opaque>, Refusal>,
     ) -> Outcome {
         let side = self.link.side;
-        side.until(format_args!("a request for {what}"), || {
+        side.until(format_args!("isend or irecv to take {what}"), || {
             Ok(self.try_post(&mut call)?.then_some(()))
         })
     }

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_expanded_as_far_as_they_are_simple() {
+    fn simple_formats_are_expanded() {
         let name = c"eth0".as_ptr().expose_provenance();
         let with = |format: &str, first: usize, second: usize| {
             expand(format, [first, second, 0, 0, 0, 0, 0, 0])

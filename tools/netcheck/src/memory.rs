@@ -71,13 +71,14 @@ impl Memory {
         if let Some((at, expected, found)) = self.part(0..sent).first_wrong(seed) {
             let what = if found == UNTOUCHED { "as if nothing had arrived" } else { "other data" };
             return failed(format!(
-                "byte {at} of {sent} received is {found:#04x} ({what}), expected {expected:#04x}"
+                "received byte {at} of {sent} is {found:#04x} ({what}), expected {expected:#04x}"
             ));
         }
         let behind = self.0[posted..].iter().position(|b| b.load(Ordering::Relaxed) != UNTOUCHED);
         match behind {
             Some(at) => failed(format!(
-                "the byte {at} bytes behind a receive buffer of {posted} bytes was written to"
+                "the plugin wrote past the {posted} bytes that it may write, at byte {}",
+                posted + at
             )),
             None => Ok(()),
         }
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_known_by_its_seed_and_its_place() {
+    fn a_message_is_recognised_by_its_seed_and_offset() {
         let memory = Memory::new(100 + GUARD);
         memory.part(0..100).fill(1);
         assert!(memory.verify(1, 100, 100).is_ok());
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_behind_a_buffer_is_seen() {
+    fn a_write_past_the_end_of_a_buffer_is_found() {
         let memory = Memory::new(100 + GUARD);
         memory.part(0..101).fill(1);
         assert!(memory.verify(1, 100, 100).is_err());

@@ -69,7 +69,9 @@ impl Net {
         let (result, raw) = self.calls.listen(self.context, self.device, &mut buffer);
         accepted("listen", result)?;
         if raw == 0 {
-            return failed("listen returned success and no communicator; expected one at once");
+            return failed(
+                "listen returned ncclSuccess without a communicator; it must return one",
+            );
         }
         canary("listen", &buffer)?;
         Ok((Listener { net: *self, raw }, buffer[..HANDLE_BYTES].to_vec()))

@@ -291,13 +291,13 @@ impl Process {
         match (&self.verdict, self.status) {
             _ if self.is_doomed => Verdict::Passed,
             (Some(Verdict::Passed), _) if was_killed && !has_failed => Verdict::Failed(format!(
-                "did all that was asked, but the process did not exit within {} s: something of \
-                 the plugin runs at its end",
+                "all steps passed, but the process did not exit within {} s: code of the plugin \
+                 still runs at exit",
                 exit.as_secs_f64()
             )),
             (Some(Verdict::Passed), Some(status)) if !was_killed && !status.success() => {
                 let words = self.last_words();
-                Verdict::Failed(format!("{} as the process exited{words}", death(status)))
+                Verdict::Failed(format!("{} after all steps had passed{words}", death(status)))
             }
             (Some(verdict), _) => verdict.clone(),
             (None, _) if was_killed && has_failed => Verdict::PeerEnded,
@@ -306,7 +306,7 @@ impl Process {
                 timeout.as_secs_f64()
             )),
             (None, status) => {
-                let death = status.map_or_else(|| "died".to_owned(), death);
+                let death = status.map_or_else(|| "the process died".to_owned(), death);
                 Verdict::Failed(format!("{death}; last step: {step}{}", self.last_words()))
             }
         }
@@ -318,7 +318,7 @@ impl Process {
             return String::new();
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        format!("; its last words: {}", words.join(" / "))
+        format!("; last lines on standard error: {}", words.join(" / "))
     }
 }
 
@@ -327,7 +327,7 @@ fn death(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => {
             let name = match signal {
-                libc::SIGSEGV => " (SIGSEGV: bad memory)",
+                libc::SIGSEGV => " (SIGSEGV: invalid memory access)",
                 libc::SIGABRT => " (SIGABRT)",
                 libc::SIGBUS => " (SIGBUS)",
                 libc::SIGPIPE => " (SIGPIPE: wrote to a closed connection)",

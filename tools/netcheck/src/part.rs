@@ -14,7 +14,7 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
     let side = match Side::new(role, arguments, arguments.timeout(point.patience)) {
         Ok(side) => side,
         Err(error) => {
-            eprintln!("this process has no pipes to the one that started it: {error}");
+            eprintln!("cannot set up the pipes and threads of this process: {error}");
             return ExitCode::from(2);
         }
     };

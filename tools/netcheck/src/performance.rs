@@ -38,7 +38,7 @@ fn measure(side: &Side) -> Outcome {
     let net = side.net()?;
     let bytes_max = side.arguments.sizes.iter().copied().max().unwrap_or(8);
     if bytes_max > net.properties()?.transfer_bytes_max {
-        return skipped("the largest size is more than the plugin takes in one transfer");
+        return skipped("the largest of --sizes exceeds the plugin's limit for one transfer");
     }
     measure_memory(side, &net)?;
     let both = Both::open(side, &net, bytes_max)?;
@@ -73,7 +73,7 @@ fn measure_memory(side: &Side, net: &Net) -> Outcome {
         exchange_early(&link, &link.registered(memory)?)?;
         Ok(link)
     };
-    side.step("the memory of connections");
+    side.step("measuring the memory of connections");
     // The first connection also allocates what a process needs once.
     let mut links = vec![used()?];
     let before = share_of_memory_bytes();
@@ -191,8 +191,8 @@ impl<'a> Both<'a> {
         // The stream ends when the receiver has confirmed all messages.
         let answer = self.memory_back.part(0, 1, TAG);
         match self.there.side.role {
-            Role::Sender => self.back.receive(answer, "the word that all has arrived").map(drop)?,
-            Role::Receiver => self.back.send(&answer, "the word that all has arrived")?,
+            Role::Sender => self.back.receive(answer, "the final confirmation").map(drop)?,
+            Role::Receiver => self.back.send(&answer, "the final confirmation")?,
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Holdings {
         }
         let grown = now.memory_bytes.saturating_sub(self.memory_bytes);
         (grown > MEMORY_SLACK_BYTES)
-            .then(|| format!("memory leaks: {} MiB more than before", grown >> 20))
+            .then(|| format!("memory leaks: it grew by {} MiB", grown >> 20))
     }
 }
 

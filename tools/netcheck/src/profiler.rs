@@ -61,11 +61,14 @@ unsafe extern "C" fn observe(
             None
         }
         (Some(name), ..=LAST) if what > BEGINS && *name == own => None,
-        (Some(name), _) => Some(format!("{what} of {name:p}, an event that never began")),
+        (Some(name), _) => Some(format!(
+            "action {what} for the event {name:p}; only actions 1 to 3 of an event that has begun \
+             are valid"
+        )),
     };
     if let Some(wrong) = wrong {
         let mut first = WRONG.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert(format!("the profiler was told {wrong}"));
+        first.get_or_insert(format!("the plugin called the profiler with {wrong}"));
     }
     NcclResult::SUCCESS
 }

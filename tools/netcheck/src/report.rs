@@ -78,7 +78,7 @@ impl Line {
     /// Returns the reason why points that depend on this one were not tried.
     pub(crate) fn as_reason(&self) -> String {
         let became = if self.has_failed() { "failed" } else { "was skipped" };
-        format!("rests on {}, which {became}", self.point)
+        format!("depends on {}, which {became}", self.point)
     }
 
     /// Returns whether the point failed.
@@ -166,7 +166,7 @@ pub(crate) fn row(row: &Row) -> String {
 pub(crate) fn held(held: Held) -> String {
     let Held { receiver, sender } = held;
     let [receiver, sender] = [receiver, sender].map(|bytes| bytes.div_ceil(1 << 10));
-    format!("\nA connection takes {sender} KiB at its sender and {receiver} KiB at its receiver.\n")
+    format!("\nMemory per connection: {sender} KiB at its sender, {receiver} KiB at its receiver\n")
 }
 
 /// Lists the points with their demands.

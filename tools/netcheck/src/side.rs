@@ -108,8 +108,8 @@ impl Side {
             self.step("finalize, as there is no device");
             net.finalize()?;
             return skipped(
-                "devices gives 0: the plugin finds nothing to use on this machine, so NCCL goes on \
-                 to the next plugin",
+                "the plugin reports 0 devices: it finds nothing to use on this machine, so NCCL \
+                 goes on to the next plugin",
             );
         }
         let device = match self.arguments.device[..] {
@@ -118,12 +118,14 @@ impl Side {
                 Some(made) => made?,
                 None => {
                     let count = parts.len();
-                    return failed(format!("this interface cannot make a device of {count}"));
+                    return failed(format!(
+                        "makeVDevice is absent or cannot merge {count} devices"
+                    ));
                 }
             },
         };
         let count = net.devices()?;
-        demand(device < count, || format!("there is no device {device}: devices gives {count}"))?;
+        demand(device < count, || format!("there is no device {device}; the plugin has {count}"))?;
         Ok(net.on(device))
     }
 
@@ -149,7 +151,8 @@ impl Side {
     /// Sends a value to the peer.
     pub(crate) fn send_value(&self, what: &impl Serialize) -> Outcome {
         let value = serde_json::to_value(what);
-        let value = value.map_err(|error| Stop::Failed(format!("cannot tell: {error}")))?;
+        let value = value
+            .map_err(|error| Stop::Failed(format!("cannot send a value to the peer: {error}")))?;
         self.write(&ChildMessage::Tell(value));
         Ok(())
     }
@@ -159,7 +162,7 @@ impl Side {
         let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         match inbox.recv_timeout(self.watch.left()) {
             Ok(ParentMessage::Heard(value)) => serde_json::from_value(value)
-                .map_err(|error| Stop::Failed(format!("the peer told something else: {error}"))),
+                .map_err(|error| Stop::Failed(format!("the peer sent a wrong value: {error}"))),
             // The peer has ended or takes too long, and reports the reason itself.
             Ok(ParentMessage::PeerEnded) | Err(_) => Err(Stop::PeerEnded),
         }

@@ -20,7 +20,7 @@ mod faults {
     fn plugin() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let plugin = test.parent().unwrap().join("libnccl_net_reference.so");
-        assert!(plugin.exists(), "{} is not there", plugin.display());
+        assert!(plugin.exists(), "{} does not exist", plugin.display());
         plugin
     }
 
@@ -52,8 +52,8 @@ mod faults {
     /// Expects that `point` fails with this fault, for a reason that contains `words`.
     fn finds(fault: &str, point: &str, words: &str) {
         let failed = failures(&plugin(), fault, &["--only", point, "--timeout", "4"]);
-        let [(_, why)] = failed.as_slice() else { panic!("{point} does not find {fault}") };
-        assert!(why.contains(words), "{point} finds {fault}, but it says: {why}");
+        let [(_, why)] = failed.as_slice() else { panic!("{point} misses the fault {fault}") };
+        assert!(why.contains(words), "{point} finds the fault {fault}, but reports: {why}");
     }
 
     #[test]
@@ -77,7 +77,7 @@ mod faults {
     }
 
     #[test]
-    fn what_rests_on_a_failed_point_is_not_tried() {
+    fn points_that_depend_on_a_failed_point_are_not_tried() {
         let arguments = ["--contract-only", "--timeout", "5", "--json", "-"];
         let output = netcheck(&plugin(), "never_connects", &arguments);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -88,7 +88,7 @@ mod faults {
         let (failed, not_tried) = (with("failed"), with("not_tried"));
         let [failed] = failed.as_slice() else { panic!("{failed:?}") };
         assert_eq!(failed["point"], "connects");
-        let reason = "rests on connects, which failed";
+        let reason = "depends on connects, which failed";
         assert!(not_tried.iter().all(|point| point["why"] == reason), "{not_tried:?}");
         // Points that need no connection are still tried.
         let tried = with("passed").len() + with("skipped").len();
@@ -98,7 +98,7 @@ mod faults {
     }
 
     #[test]
-    fn wrong_data_sizes_and_places_are_found() {
+    fn wrong_data_sizes_and_order_are_found() {
         finds("corrupt", "in_order", "other data");
         finds("wrong_size", "send_receive", "test reported 1 bytes received");
         finds("zero_hang", "zero_sizes", "message 0 of 14 (0 bytes)");
@@ -121,53 +121,53 @@ mod faults {
     }
 
     #[test]
-    fn endings_and_strangers_that_do_harm_are_found() {
+    fn harm_by_endings_and_strangers_is_found() {
         finds("reset_on_close", "close_in_flight", "after the sender has closed");
         finds("handle_reuse", "several_connections_from_one_listener", "accept");
         finds("stranger_kills", "stranger_on_port", "because a stranger connected");
     }
 
     #[test]
-    fn what_is_not_given_back_is_found() {
+    fn leaked_resources_are_found() {
         finds("leak_descriptors", "listen_close_cycles", "file descriptors leak");
         finds("leak_threads", "finalize_joins_threads", "run on after finalize");
     }
 
     #[test]
-    fn devices_that_are_not_what_they_are_made_of_are_found() {
+    fn merged_devices_with_wrong_parts_are_found() {
         finds("forgets_parts", "several_devices_as_one", "is made of [0, 1]");
     }
 
     #[test]
-    fn memory_of_devices_that_is_not_reached_is_found() {
+    fn faults_of_dma_buf_registration_are_found() {
         finds("any_descriptor", "dma_buf_registration", "regMrDmaBuf accepted descriptor -1");
         finds("closes_descriptor", "dma_buf_registration", "regMrDmaBuf closed the descriptor");
     }
 
     #[test]
-    fn a_place_that_is_none_is_found() {
+    fn a_pci_path_that_is_no_directory_is_found() {
         finds("bus_id_as_path", "properties", "pciPath is 0000:3b:00.0");
     }
 
     #[test]
-    fn a_device_side_that_is_not_there_is_found() {
+    fn a_missing_device_side_is_found() {
         finds("device_handle", "device_handles", "connect gave a device handle");
-        finds("claims_device", "device_registration", "getDeviceMr returned ncclSuccess and gave");
+        finds("claims_device", "device_registration", "getDeviceMr returned ncclSuccess but");
     }
 
     #[test]
-    fn a_plugin_without_a_device_is_skipped_with_a_sentence() {
+    fn a_plugin_without_devices_is_skipped_with_a_reason() {
         for only in [&[][..], &["--performance-only"], &["--only", "in_order"]] {
             let output = netcheck(&plugin(), "no_devices", only);
             let said = text(&output.stdout);
             assert_eq!(output.status.code(), Some(0), "{only:?}: {said}");
-            assert!(said.contains("devices gives 0: "), "{only:?}: {said}");
+            assert!(said.contains("reports 0 devices: "), "{only:?}: {said}");
             assert!(!said.contains(" passed\n"), "{only:?}: {said}");
         }
     }
 
     #[test]
-    fn what_is_no_plugin_ends_at_once() {
+    fn a_file_that_is_no_plugin_fails_at_once() {
         for (library, words) in [("/no/such.so", "No such file"), ("libc.so.6", "exports none")] {
             let failed = failures(Path::new(library), "", &[]);
             let [(point, why)] = failed.as_slice() else { panic!("{failed:?}") };
@@ -228,13 +228,13 @@ mod faults {
     }
 
     #[test]
-    fn nothing_is_left_of_a_tester_that_is_killed() {
+    fn no_process_outlives_a_killed_netcheck() {
         let tester = Running::start();
         let processes = tester.processes();
         drop(tester);
         let start = Instant::now();
         while processes.iter().any(|id| has_begun(&id.to_string())) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{processes:?} live on");
+            assert!(start.elapsed() < Duration::from_secs(10), "{processes:?} still run");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

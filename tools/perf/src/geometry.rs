@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_mean_what_they_mean_in_nccl_tests() {
+    fn sizes_mean_the_same_as_in_nccl_tests() {
         assert_eq!(count(Collective::AllReduce, 1000, 3), 250);
         // 250 elements over 3 ranks: 83, cut to whole blocks of 4.
         assert_eq!(count(Collective::AllGather, 1000, 3), 80);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn in_place_halves_lie_where_nccl_has_them() {
+    fn in_place_offsets_are_those_of_nccl() {
         let of = |collective| Layout::of(collective, &Counts::Even(10), 2, 4);
         let gather = Layout { input: 10, output: 40, input_offset: 20, output_offset: 0 };
         assert_eq!(of(Collective::AllGather), gather);

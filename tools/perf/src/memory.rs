@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_watched() {
+    fn buffers_are_aligned_and_overruns_are_counted() {
         let mut buffer = GuardedBuffer::new(100).unwrap();
         assert_eq!(buffer.bytes(100).as_ptr().align_offset(ALIGNMENT_BYTES), 0);
         buffer.arm(90);

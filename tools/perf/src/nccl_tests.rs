@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_of_its_kinds() {
+    fn values_have_the_types_of_nccl_tests() {
         let file = written("-b 8 -f 2 -z 1 -c 0 -g 2", false);
         assert_eq!(
             (&file["version"], &file["start_time"]),

@@ -73,7 +73,7 @@ fn average(text: &str) -> Result<Average, String> {
         "1" => Ok(Average::Mean),
         "2" => Ok(Average::Min),
         "3" => Ok(Average::Max),
-        _ => Err("one of 0 (rank 0), 1 (mean), 2 (fastest rank), 3 (slowest rank)".to_owned()),
+        _ => Err("give 0 (rank 0), 1 (mean), 2 (fastest rank) or 3 (slowest rank)".to_owned()),
     }
 }
 
@@ -99,7 +99,7 @@ pub struct Options {
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20,
           value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
     pub iterations: u32,
-    /// Untimed iterations per size before any is timed
+    /// Untimed iterations per size before the timed ones
     #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1)]
     pub warmup_iterations: u32,
     /// Calls in each timed iteration
@@ -122,12 +122,12 @@ pub struct Options {
     #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0",
           value_parser = root)]
     pub root: Choice<Rank>,
-    /// 1: barrier after each call; 3: untimed barrier after each iteration; 0 and 2 are the same,
-    /// because calls always block
+    /// 1: barrier after each call; 3: untimed barrier after each iteration; 0 and 2: no barrier
+    /// (calls always block)
     #[arg(short = 'z', long = "blocking", value_name = "MODE", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=3))]
     pub blocking: u8,
-    /// Time of a row: 0 rank 0's, 1 mean over ranks, 2 fastest rank's, 3 slowest rank's
+    /// Time that a row shows: 0 rank 0's, 1 mean over ranks, 2 fastest rank's, 3 slowest rank's
     #[arg(short = 'a', long = "average", value_name = "MODE", default_value = "1",
           value_parser = average)]
     pub average: Average,
@@ -215,13 +215,13 @@ pub enum OptionsError {
         max: usize,
     },
     /// Factor by which the sweep would not advance.
-    #[error("-f {0} does not go anywhere; give 2 or more, or -i for a fixed step")]
+    #[error("-f {0} never leads to a larger size; give 2 or more, or -i for a fixed step")]
     Factor(usize),
     /// Step by which the sweep would not advance.
-    #[error("-i 0 does not go anywhere; give a step of 1 byte or more, or -f for a factor")]
+    #[error("-i 0 never leads to a larger size; give 1 byte or more, or -f for a factor")]
     Step,
     /// Report that would never be written.
-    #[error("-N 0 never ends, so {0} would never be written; give a number of cycles")]
+    #[error("-N 0 never ends, so the file of {0} would never be written; give a number of cycles")]
     Endless(&'static str),
     /// Root that is no rank.
     #[error("-r {root} is out of range: there are {ranks} ranks, so give 0 to {last}, or all",
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_long_names() {
+    fn short_and_long_flags_are_parsed() {
         let options = parse(
             "-b 8 -e 1G -f 4 -n 5 -w 2 -m 3 -c 0 -o all -d bfloat16 -r all -z 1 -a 3 -g 8 -N 2 \
              --transport shm --algo ring --json a.json --plot a.svg --timeout 2.5",
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_what_to_do() {
+    fn bad_input_is_refused_with_advice() {
         for (line, said) in [
             ("-b 2M -e 1M", "over -e"),
             ("-g 0", "1..=512"),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_as_mann_and_whitney_have_them() {
+    fn few_samples_match_the_table_of_mann_and_whitney() {
         // Table I of their paper, to three digits: the probability that U is at most the index.
         // U of one side is n m - U of the other.
         let tables: [(usize, usize, &[f64]); 4] = [
@@ -187,13 +187,13 @@ mod tests {
             for (u, expected) in table.iter().enumerate() {
                 let (old, new) = samples(n, m, n * m - u);
                 let p = longer(&old, &new);
-                assert!((p - expected).abs() < 0.001, "{n} {m} U {u}: {p}, not {expected}");
+                assert!((p - expected).abs() < 0.001, "n {n} m {m} U {u}: {p}, not {expected}");
             }
         }
     }
 
     #[test]
-    fn critical_values_of_the_tables_in_textbooks() {
+    fn critical_values_match_the_tables_in_textbooks() {
         // One-sided values; Siegel, "Nonparametric statistics", 1956, table K.
         for (n, m, level, u) in [
             (10, 10, 0.05, 27),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_other_programs() {
+    fn p_values_match_those_of_other_programs() {
         // R's `wilcox.test`: Hollander and Wolfe, 1973, page 69: W = 35, p-value = 0.1272.
         let x = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46];
         let y = [1.15, 0.88, 0.90, 0.74, 1.21];
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_are_counted_as_they_are() {
+    fn p_values_with_ties_match_an_exact_count() {
         let mut random = Random::new(7);
         let mut test = RankTest::default();
         for _ in 0..200 {
@@ -282,16 +282,16 @@ mod tests {
     }
 
     #[test]
-    fn the_normal_distribution_is_near_where_it_takes_over() {
+    fn the_normal_distribution_is_close_to_the_exact_one() {
         for u in [313, 350, 400, 450] {
             let (old, new) = samples(25, 25, u);
             let (exact, near) = (longer(&old, &new), normal(&pool(&old, &new), 25.0, 25.0));
-            assert!((exact - near).abs() < 0.002, "{u}: {exact} {near}");
+            assert!((exact - near).abs() < 0.002, "U {u}: exact p {exact}, normal p {near}");
         }
     }
 
     #[test]
-    fn nothing_and_equals_are_no_alarm() {
+    fn missing_or_equal_samples_raise_no_alarm() {
         assert_eq!((longer(&[], &[1.0]), longer(&[1.0], &[]), ratio(&[], &[1.0])), (1.0, 1.0, 1.0));
         assert_eq!(longer(&[5.0; 20], &[5.0; 20]), 1.0);
         assert_eq!(longer(&[5.0; 40], &[5.0; 40]), 1.0);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_those_of_the_middle() {
+    fn the_ratio_is_the_median_of_all_ratios() {
         assert_eq!(ratio(&[1.0, 2.0], &[4.0]), 3.0);
         assert_eq!(ratio(&[1.0, 1.0, 100.0], &[2.0, 2.0, 2.0]), 2.0);
     }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn false_alarms_are_as_rare_as_is_said() {
+    fn false_alarms_are_as_rare_as_the_level_promises() {
         let (mut random, mut test) = (Random::new(1), RankTest::default());
         let (families, tests, level) = (3000, 12, 0.01);
         let (mut corrected, mut plain) = (0, 0);
@@ -342,12 +342,12 @@ mod tests {
         }
         // 1 % of the families are expected to raise an alarm; the limit adds four deviations for
         // chance. Without the correction, one family in nine raises an alarm.
-        assert!((5..=30 + 22).contains(&corrected), "{corrected} of {families}");
-        assert!(plain > 250, "{plain} of {families}");
+        assert!((5..=30 + 22).contains(&corrected), "{corrected} alarms in {families} families");
+        assert!(plain > 250, "{plain} alarms in {families} families");
     }
 
     #[test]
-    fn what_is_slower_is_seen() {
+    fn slowdowns_are_detected() {
         let (mut random, mut test) = (Random::new(2), RankTest::default());
         let seen = (0..200).filter(|_| {
             let old = times(&mut random, 20);
@@ -355,6 +355,6 @@ mod tests {
             test.longer(&old, &new) < 0.01 / 24.0 && ratio(&old, &new) > 1.1
         });
         let seen = seen.count();
-        assert!(seen > 180, "{seen} of 200");
+        assert!(seen > 180, "{seen} of 200 slowdowns were detected");
     }
 }

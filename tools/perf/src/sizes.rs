@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size() {
+    fn invalid_sizes_are_refused() {
         for text in ["", "k", "-1", "12q", "1..5", "0x10", "1e9", "8 8", "."] {
             assert!(matches!(parse_size(text), Err(SizeError::Malformed(_))), "{text}");
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_end_and_leave_zero() {
+    fn sweeps_end_and_continue_after_zero() {
         let by = |min, max, step: Step| {
             let sizes = sweep(min, max, step).collect::<Vec<_>>();
             assert_eq!(step.count(min, max), sizes.len() as u64);

@@ -120,7 +120,7 @@ pub fn flows(peers: &[Peer]) -> String {
         many => format!("{many} peers"),
     };
     format!(
-        "# Flows of rank 0      : {flows} to {to}; over {} links, the most on one is {} \
+        "# Flows of rank 0      : {flows} to {to}; hashed onto {} links, the fullest link gets {} \
          times the mean\n",
         links.join(", "),
         loads.join(", ")

@@ -140,7 +140,7 @@ fn the_output_is_that_of_nccl_tests() {
 }
 
 #[test]
-fn without_a_check_nothing_is_said_to_be_right() {
+fn results_without_a_check_are_reported_as_not_available() {
     let (outcome, text) = measure(
         Collective::AllReduce,
         2,
@@ -152,7 +152,7 @@ fn without_a_check_nothing_is_said_to_be_right() {
 }
 
 #[test]
-fn reports_are_written_and_unwritable_ones_are_known_at_once() {
+fn reports_are_written_and_unwritable_files_are_refused_early() {
     let directory = std::env::temp_dir().join(format!("ferroccl-perf-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (json, svg) = (directory.join("a.json"), directory.join("a.svg"));
@@ -240,7 +240,7 @@ fn paths(line: &str, fault: Fault) -> Result<(String, u64), String> {
             Err(error) => panic!("{error}"),
         }
     });
-    assert!(all.iter().all(|one| one.is_err() == all[0].is_err()), "all ranks agree: {all:?}");
+    assert!(all.iter().all(|one| one.is_err() == all[0].is_err()), "ranks disagree: {all:?}");
     all.swap_remove(0)
 }
 
@@ -264,7 +264,7 @@ fn a_path_that_got_slower_is_named() {
         failed > 0
     });
     let alarms = alarms.count();
-    assert!(alarms <= 3, "{alarms}");
+    assert!(alarms <= 3, "{alarms} false alarms");
     paths(&save, timed(1, (0, 0), 0)).unwrap();
     // A slow direction lengthens the round trips of both directions, but lowers only the bandwidth
     // of its own direction.
@@ -292,7 +292,7 @@ fn a_path_that_got_slower_is_named() {
         assert!(error.contains(words), "{line}: {error}");
     }
     let kept = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(kept.lines().count(), 7, "refused runs have not changed it");
+    assert_eq!(kept.lines().count(), 7, "a refused run must not change the baseline");
     let (text, _) = paths(&save, Fault::Flip { rank: 1, byte: 9 }).unwrap();
     assert!(text.contains("is not written: bytes were wrong"), "{text}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), kept);
@@ -320,7 +320,7 @@ fn one_large_message_is_compared_with_small_ones_of_the_same_total() {
     let comparisons = run(&sizes, Fault::Flip { rank: 0, byte: 0 }).unwrap();
     assert_eq!(comparisons[0].wrong, 2);
     let error = run(&options("-b 100 -e 100"), Fault::None).unwrap_err();
-    assert!(error.contains("at least 400"), "{error}");
+    assert!(error.contains("give 400 bytes or more"), "{error}");
 }
 
 #[test]
@@ -365,13 +365,13 @@ fn status(program: Program, line: &str) -> String {
 }
 
 #[test]
-fn the_status_says_whose_fault_it_was() {
+fn the_exit_status_distinguishes_bad_input_from_failure() {
     let code = |code: u8| format!("{:?}", std::process::ExitCode::from(code));
     assert_eq!(status(Program::AllReduce, "--help"), code(0));
     assert_eq!(status(Program::AllReduce, "-b 2M -e 1M"), code(2));
     assert_eq!(status(Program::AllReduce, "--frobnicate"), code(2));
-    assert_eq!(status(Program::AllReduce, ""), code(1), "nothing to measure");
-    assert_eq!(status(Program::P2pMatrix, "-d half"), code(2), "means nothing");
+    assert_eq!(status(Program::AllReduce, ""), code(1), "no communicator can be opened");
+    assert_eq!(status(Program::P2pMatrix, "-d half"), code(2), "-d means nothing to p2p_matrix");
     assert_eq!(status(Program::P2pMatrix, "-b 8"), code(1));
     assert_eq!(status(Program::TrainingBuckets, "--model bert"), code(2));
     assert_eq!(status(Program::TrainingBuckets, "--scale 0"), code(2));

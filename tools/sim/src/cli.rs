@@ -19,11 +19,11 @@ use crate::scenario::{
 /// results beside what their sources claim.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
-Without --scenario it lists the experiments; --list also shows the parameters of each. The same
-seed gives the same output, byte for byte. The exit status is 0 if all could run, whatever they
-found, and 2 if one could not.
---on runs job, scale, schemes, straggler or incast on another network, with its switches, its hosts
-and their inner links. --replay FILE with --on sends a traffic matrix over that network.
+Without --scenario, the experiments are listed; --list also shows their parameters. The same seed
+gives the same output, byte for byte. The exit status is 0 if all experiments could run, also if
+results differ from expectations, and 2 if an experiment could not run.
+With --on, the experiment job, scale, schemes, straggler or incast runs on another network: its
+switches, hosts and links within hosts. --replay FILE with --on sends a traffic matrix over it.
 Examples:
   ferroccl sim
   ferroccl sim --scenario f2
@@ -43,10 +43,10 @@ pub struct Arguments {
     /// Run on this network: a name of `ferroccl topo --list`, or a file
     #[arg(long, value_name = "TOPOLOGY")]
     on: Option<String>,
-    /// Number of hosts to use, from the first on
+    /// Use only this many hosts of the network: the first ones
     #[arg(long, requires = "on")]
     hosts: Option<u32>,
-    /// Send the traffic matrix of this file again, interval by interval
+    /// Replay the traffic matrix in this file, interval by interval
     #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
     replay: Option<String>,
     /// Routing of the traffic: ecmp pinned e_ecmp te flowlet adaptive spray [default: e_ecmp]
@@ -62,10 +62,10 @@ pub struct Arguments {
     /// Limit of memory, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     memory: u64,
-    /// Limit of the work of a run, in millions of messages times links
+    /// Limit of the work of a run, in millions of steps: a message takes one step on each link
     #[arg(long, value_name = "MILLIONS", default_value_t = 1000)]
     work: u64,
-    /// Print the parameters, instead of running
+    /// Print the parameters of the experiments, instead of running them
     #[arg(long)]
     list: bool,
     /// Print JSON
@@ -113,7 +113,7 @@ pub enum CliError {
     )]
     OnAlone,
     /// `--routing` without `--replay`: experiments choose their own routing.
-    #[error("--routing is for --replay; experiments that have a choice take --set routing=NUMBER")]
+    #[error("--routing is for --replay only; some experiments take --set routing=NUMBER")]
     RoutingAlone,
     /// `--on` for all experiments.
     #[error("--on changes one experiment; name it with --scenario")]
@@ -133,7 +133,7 @@ pub enum CliError {
         error: std::io::Error,
     },
     /// A report that has no JSON form.
-    #[error("the report is no JSON: {0}")]
+    #[error("cannot write the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_a_remedy() {
+    fn errors_are_reported_with_a_remedy() {
         for (line, wanted) in [
             ("ferroccl sim --scenario f99", "choose one of: f1 f2"),
             (
@@ -362,14 +362,14 @@ mod tests {
             ("ferroccl sim --scenario job --set racks=64,mib=65536", "million steps"),
             ("ferroccl sim --scenario f14 --work 0", "streams would take"),
             ("ferroccl sim --replay x --on superpod-256 --hosts 2 --work 0", "million steps"),
-            ("ferroccl sim --scenario f12 --on p5", "run one that works on any network: job"),
-            ("ferroccl sim --scenario schemes --on p5", "schemes needs 2; take another"),
+            ("ferroccl sim --scenario f12 --on p5", "run an experiment for any network: job"),
+            ("ferroccl sim --scenario schemes --on p5", "schemes needs at least 2; take another"),
             ("ferroccl sim --scenario job --on h100", "no switches between hosts"),
             ("ferroccl sim --scenario job --on p6", "there is no file p6"),
             ("ferroccl sim --scenario job --on p5 --set racks=2", "choose one of: failed"),
-            ("ferroccl sim --scenario job --on p5 --set failed=1", "it has no uplinks"),
+            ("ferroccl sim --scenario job --on p5 --set failed=1", "racks have no uplinks"),
             ("ferroccl sim --scenario straggler --on p5 --hosts 1", "give two hosts"),
-            ("ferroccl sim --scenario incast --on p5 --hosts 1", "in two groups at least"),
+            ("ferroccl sim --scenario incast --on p5 --hosts 1", "at least two groups"),
             ("ferroccl sim --scenario job --on p5 --hosts 17", "give 1 to 16"),
             ("ferroccl sim --scenario job --on meta-24576", "hashed or placed onto different"),
             ("ferroccl sim --scenario all --on p5", "name it with --scenario"),
@@ -419,6 +419,6 @@ mod tests {
         assert!(shown.contains("links to a leaf") && shown.contains("links to a spine"));
         let (meta, shown) = time("meta-24576 --hosts 8");
         assert!(shown.contains("links to a ATSW"));
-        assert!(pod > 0.0 && meta > pod, "rails never collide below one leaf: {pod} {meta}");
+        assert!(pod > 0.0 && meta > pod, "the network with rails must be faster: {pod} {meta}");
     }
 }

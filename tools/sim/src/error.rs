@@ -30,8 +30,8 @@ pub enum SimError {
     /// More work needed than allowed.
     #[error(
         "{what} would take about {needed_millions} million steps, and {limit_millions} million are \
-         allowed, which take minutes; simulate fewer ranks, bytes or queue pairs, take longer \
-         slots, fold ranks that are alike, or allow more (--work)"
+         allowed (1,000 million take minutes); simulate fewer ranks, bytes or queue pairs, use \
+         longer slots, fold ranks that are alike, or allow more (--work)"
     )]
     Work {
         /// Part of the simulation that needs the work.
@@ -52,8 +52,8 @@ pub enum SimError {
     },
     /// A network given for an experiment that runs only on the network of Meta's paper.
     #[error(
-        "{scenario} tries what the paper says of its own network; leave out --on, or run one that \
-         works on any network: {which}"
+        "{scenario} tests the paper's claims about the paper's own network; leave out --on, or run \
+         an experiment for any network: {which}"
     )]
     OwnNetwork {
         /// Name of the experiment.
@@ -63,7 +63,7 @@ pub enum SimError {
     },
     /// An error for a missing path from one port to another.
     #[error(
-        "no way leads from NIC {from_nic} of host {from_host} to NIC {to_nic} of host {to_host}: \
+        "no path leads from NIC {from_nic} of host {from_host} to NIC {to_nic} of host {to_host}: \
          {reason}"
     )]
     NoPath {
@@ -89,7 +89,7 @@ pub enum SimError {
         known: String,
     },
     /// An error for ranks that are not alike: they cannot stand for each other.
-    #[error("these ranks cannot be folded: {reason}")]
+    #[error("the ranks are not alike, so a rank cannot stand for others: {reason}")]
     NotAlike {
         /// Reason, and what to do.
         reason: String,
@@ -97,9 +97,9 @@ pub enum SimError {
     /// A simulation that does not end: nothing moves, or the time limit has passed, but some ranks
     /// (or streams, or flows) are not done.
     #[error(
-        "after {after_s:.6} s nothing moves and {open} of {ranks} ranks are not done; rank {rank} \
-         waits: {waiting}. That is an error of the simulator or of the schedule: please report it \
-         with the command and the seed"
+        "the simulation stopped after {after_s:.6} simulated seconds, and {open} of {ranks} ranks \
+         or flows are not done; number {rank} waits for {waiting}. This is an error of the \
+         simulator or of the schedule: please report it with the command and the seed"
     )]
     Stuck {
         /// Simulated time when the simulation was given up, in seconds.

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_share_a_link_and_leave_what_they_had() {
+    fn flows_share_a_link_and_free_their_share_when_they_end() {
         // Two flows share a link; the shorter one ends, and the longer one goes on alone.
         let (at, flows) = ends(&[(vec![0], 1.0), (vec![0, 2], 3.0), (vec![4], 1.0)], 0.0);
         assert_eq!(at, [2.0, 4.0, 1.0]);
@@ -368,7 +368,7 @@ mod tests {
     /// Checks that a flow on an idle link gets its rate at once, although rates are recomputed only
     /// every 100 s.
     #[test]
-    fn between_two_settlements_a_flow_takes_what_is_left() {
+    fn a_new_flow_on_an_idle_link_gets_its_rate_at_once() {
         let mut flows = Flows::new(&network(), 100.0);
         let mut ended = Vec::new();
         for (tag, expected_s) in [(0, 1.0), (1, 2.0), (2, 3.0)] {
@@ -383,7 +383,7 @@ mod tests {
 
     /// Checks that a new flow gets the capacity that all other flows leave.
     #[test]
-    fn what_is_left_is_less_all_that_was_shared() {
+    fn a_new_flow_gets_the_capacity_that_other_flows_leave() {
         let mut flows = Flows::new(&network(), 100.0);
         let mut ended = Vec::new();
         for tag in [0, 1] {

@@ -19,7 +19,7 @@ pub struct Port {
     pub nic: u32,
 }
 
-/// Number of a link, below [`Network::links`].
+/// Number of a link, from 0 to [`Network::links`] - 1.
 pub type Link = u32;
 
 /// Description of a network.
@@ -31,7 +31,8 @@ pub struct Plan {
     pub hosts: u32,
     /// Ranks of each host.
     pub ranks_per_host: u32,
-    /// NICs that the ranks of a host send by, rank by rank, equally many for each.
+    /// NICs over which the ranks of a host send: first those of its first rank, then those of its
+    /// second rank, and so on. Each rank has the same number of NICs.
     pub rank_nics: Vec<u32>,
     /// Largest number of bytes per second that a rank sends to other ranks of its host, and that it
     /// receives from them.
@@ -66,8 +67,8 @@ struct Cables {
 
 impl Plan {
     /// Returns the plan with all parallel cables of a host's NIC, or of a group, merged into one.
-    /// If no cable has failed, traffic that is sprayed over all cables takes the same time, and the
-    /// network has far fewer links.
+    /// This network has far fewer links. If no cable has failed, traffic that is sprayed over all
+    /// cables takes the same time as in the original network.
     #[must_use]
     pub fn collapsed(&self) -> Plan {
         let mut plan = self.clone();
@@ -316,8 +317,8 @@ impl Network {
         self.even
     }
 
-    /// Returns the counterpart of a link in the first block of `hosts` hosts. Both links have the
-    /// same position in their blocks. A block must consist of whole groups.
+    /// Divides the hosts into blocks of `hosts` hosts. Returns the link of the first block that has
+    /// the same position there as `link` in its block. A block must consist of whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {
@@ -446,8 +447,8 @@ impl Network {
     }
 }
 
-/// Returns for every pair of NIC numbers whether both NICs lead up to a common switch, without
-/// failures.
+/// Returns, for every pair of NIC numbers, whether both NICs lead up to a common switch if no
+/// cable has failed.
 fn joined(fabric: &Fabric) -> Vec<bool> {
     let climb = |nic: u32| {
         let mut here = vec![nic];

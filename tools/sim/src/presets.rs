@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_own_numbers_are_those_that_are_known_by_name() {
+    fn the_zone_with_the_papers_numbers_equals_the_named_preset() {
         let zone = Zone { racks: 192, zones: 8, ..Zone::default() };
         let meta = presets::find(META).unwrap().topology();
         assert_eq!(zone.plan(), Plan::of(&meta, None));

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deviations_are_relative_to_the_nearest_value_that_would_do() {
+    fn deviations_are_relative_to_the_nearest_expected_value() {
         let cases = [
             (Expected::About(2.0), 2.1, 0.05),
             (Expected::AtLeast(2.0), 3.0, 0.0),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_is_shown_with_what_it_may_be_off() {
+    fn a_mean_is_shown_with_its_standard_error() {
         let found = |measured: f64| {
             let mut findings = Findings::default();
             let expected = Expected::Between(0.05, 0.10);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_shows_all_that_was_found() {
+    fn a_report_shows_all_findings() {
         let mut findings = Findings::default();
         findings.expect("time", Unit::Seconds, 2e-3, Expected::AtMost(1e-3));
         findings.note("bytes", Unit::Bytes, 3e9);

@@ -264,7 +264,7 @@ impl Run<'_> {
                 open: self.states.iter().filter(|state| state.under_way > 0).count(),
                 ranks: self.states.len(),
                 rank: rank as u32,
-                waiting: "a stream whose links carry nothing".to_owned(),
+                waiting: "bandwidth for its stream, whose links carry nothing".to_owned(),
             });
         }
         self.outcome.time_s = self.outcome.ends_s.iter().copied().fold(0.0, f64::max);
@@ -427,7 +427,7 @@ mod tests {
     use crate::presets::{GBPS_400, Zone};
 
     #[test]
-    fn a_queue_pair_with_something_under_way_is_not_idle() {
+    fn a_queue_pair_with_parts_in_flight_is_not_idle() {
         // Uplinks so slow that messages of the two queue pairs end at different times.
         let zone = Zone { uplink_bytes_per_s: GBPS_400 / 4.0, ..Zone::default() };
         let network = Network::new(zone.plan().unwrap()).unwrap();

@@ -97,7 +97,7 @@ impl Host {
             return Err(SimError::number(
                 "the kind of some hosts",
                 format!("\"{name}\""),
-                "its ranks or their NICs differ from those of the hosts before: simulate hosts of \
+                "its ranks or their NICs differ from those of earlier hosts: simulate hosts of \
                  one kind, with --hosts or another topology",
             ));
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_another_rail_leaves_by_the_receivers() {
+    fn traffic_to_another_rail_leaves_by_the_nic_on_the_receivers_rail() {
         let network = Network::new(plan("p5")).unwrap();
         let (from, to) = network.ports(0, 8 + 3, 1);
         assert_eq!((from, to), (Port { host: 0, nic: 13 }, Port { host: 1, nic: 13 }));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_nics_are_shared_and_slow_ones_slow_their_cables() {
+    fn ranks_share_scarce_nics_and_a_slow_nic_slows_its_cable() {
         let mut topology = presets::find("superpod-256").unwrap().topology();
         topology.fabric.nics = 4;
         for part in &mut topology.machines[0].parts {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_simulated_is_said() {
+    fn clusters_that_cannot_be_simulated_are_refused_with_the_reason() {
         let of = |topology: &Topology, hosts| Plan::of(topology, hosts).unwrap_err().to_string();
         let h100 = presets::find("h100").unwrap().topology();
         assert!(of(&h100, None).contains("h100 has no switches between hosts"));

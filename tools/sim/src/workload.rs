@@ -212,7 +212,7 @@ mod tests {
         let network = network();
         let call = Call::new(Collective::AllReduce, "ring", 64 << 20).unwrap();
         let streams = Job::first(8).streams(&network, &call, 8, 0).unwrap();
-        assert_eq!(streams.len(), 64, "each NIC of eight hosts sends to one");
+        assert_eq!(streams.len(), 64, "each NIC of the eight hosts sends to one other NIC");
         let expected = 2.0 * 63.0 / 64.0 * f64::from(64 << 20) / 8.0;
         for stream in &streams {
             assert!((stream.bytes - expected).abs() < 1.0, "{stream:?}");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn hierarchical_sends_least_across() {
+    fn hierarchical_sends_the_least_data_between_hosts() {
         let network = network();
         let call = Call::new(Collective::AllReduce, "hierarchical", 64 << 20).unwrap();
         let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();

@@ -39,6 +39,6 @@ fn the_page_shows_what_comes_out() {
     } else if shown != measured {
         let lines = shown.lines().zip(measured.lines());
         let differ = lines.into_iter().find(|(one, other)| one != other);
-        panic!("docs/simulator.md is old (FERROCCL_TEST_WRITE=1 writes it anew): {differ:?}");
+        panic!("docs/simulator.md is out of date; FERROCCL_TEST_WRITE=1 updates it: {differ:?}");
     }
 }

@@ -143,7 +143,7 @@ mod tests {
     use ccl_core::types::Collective;
 
     #[test]
-    fn a_ring_sends_to_its_next_alone() {
+    fn a_rank_of_a_ring_sends_only_to_the_next_rank() {
         let hosts = Hosts::one(4);
         let algorithm = find(Collective::AllReduce, "ring").unwrap();
         let sent = Sent { algorithm, root: 0, count: 640, element_bytes: 4, hosts: &hosts };
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn buses_carry_what_the_collective_demands() {
+    fn the_bus_factor_depends_on_the_collective() {
         use Collective as C;
         let eight = |collective| bus_factor(collective, 8);
         assert_eq!(

@@ -185,23 +185,23 @@ impl Reading {
         for rank in [source, destination] {
             if rank >= *ranks {
                 return Err(format!(
-                    "rank {rank} is none of {ranks} ranks, 0 to {}; raise ranks=, or leave this \
-                     row out",
+                    "there is no rank {rank}: the {ranks} ranks are 0 to {}; raise ranks=, or \
+                     leave this row out",
                     *ranks - 1
                 ));
             }
         }
         if source == destination {
             return Err(format!(
-                "rank {source} sends to itself; leave that out, it crosses no link"
+                "rank {source} sends to itself; leave this row out: it crosses no link"
             ));
         }
         let last = self.intervals.unwrap_or(INTERVALS_MAX);
         let index = usize::try_from(interval).ok().filter(|index| *index < last);
         let index = index.ok_or_else(|| {
             format!(
-                "interval {interval} is none of {last}; raise intervals= if you gave it, or \
-                     take longer intervals"
+                "there is no interval {interval}: the number must be below {last}; raise \
+                 intervals= if you gave it, or take longer intervals"
             )
         })?;
         let sum = self.sum.checked_add(bytes);
@@ -216,8 +216,8 @@ impl Reading {
         match known {
             None => Ok(()),
             Some(before) => Err(format!(
-                "interval {interval} has {source} to {destination} twice, {before} bytes and \
-                 {bytes}; add them up in one"
+                "interval {interval} has two rows for rank {source} to rank {destination}, with \
+                 {before} and {bytes} bytes; add them up in one row"
             )),
         }
     }
@@ -309,7 +309,9 @@ fn parse_lines(name: &str, text: &str) -> Result<Traffic, String> {
         }
     }
     let reading = reading.ok_or_else(|| {
-        format!("{name} has no line \"{COLUMNS}\"; is it a traffic matrix, and whole?")
+        format!(
+            "{name} has no line \"{COLUMNS}\"; is it a traffic matrix, and is the file complete?"
+        )
     })?;
     Ok(reading.done())
 }
@@ -374,19 +376,25 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named_with_what_to_do() {
         for (row, said) in [
-            ("0,0,4,1", "rank 4 is none of 4 ranks, 0 to 3; raise ranks="),
-            ("0,99999999999,1,1", "rank 4294967295 is none of 4"),
-            ("0,1,1,1", "rank 1 sends to itself; leave that out"),
+            ("0,0,4,1", "there is no rank 4: the 4 ranks are 0 to 3; raise ranks="),
+            ("0,99999999999,1,1", "there is no rank 4294967295"),
+            ("0,1,1,1", "rank 1 sends to itself; leave this row out"),
             ("0,0,1,-5", "bytes \"-5\" is no whole number"),
             ("0,0,1,NaN", "bytes \"NaN\" is no whole number"),
             ("0,0,1,1e9", "bytes \"1e9\" is no whole number"),
             ("0,0,1,18446744073709551616", "is no whole number from 0 to 2^64 - 1"),
             ("0,0,1", "bytes is missing; write interval,source"),
             ("0,0,1,5,6", "\"6\" is a column too many"),
-            ("0,0,1,5\n0,0,1,5", ":5: interval 0 has 0 to 1 twice, 5 bytes and 5; add them up"),
-            ("0,0,1,0\n0,0,1,0", ":5: interval 0 has 0 to 1 twice"),
+            (
+                "0,0,1,5\n0,0,1,5",
+                ":5: interval 0 has two rows for rank 0 to rank 1, with 5 and 5 bytes; add them up",
+            ),
+            ("0,0,1,0\n0,0,1,0", ":5: interval 0 has two rows for rank 0 to rank 1"),
             ("0,0,1,18446744073709551615\n9,1,0,1", ":5: all bytes together are more than 2^64"),
-            ("9999999999,0,1,1", "interval 9999999999 is none of 1048576"),
+            (
+                "9999999999,0,1,1",
+                "there is no interval 9999999999: the number must be below 1048576",
+            ),
         ] {
             let error = refused(&format!("{HEAD}{row}\n"));
             assert!(error.starts_with("m.csv:") && error.contains(said), "{row}: {error}");
@@ -421,8 +429,8 @@ mod tests {
         let row = |row: &str| format!("{{\"ranks\": 4, \"interval_s\": 0.5,\n\"rows\": [{row}]}}");
         assert_eq!(parse("m.json", &row("[0, 0, 1, 5]")).unwrap().whole(), [((0, 1), 5)].into());
         for (given, said) in [
-            ("[0, 0, 4, 5]", "m.json: rows[0]: rank 4 is none of 4 ranks"),
-            ("[0, 0, 1, 5], [0, 0, 1, 5]", "rows[1]: interval 0 has 0 to 1 twice"),
+            ("[0, 0, 4, 5]", "m.json: rows[0]: there is no rank 4"),
+            ("[0, 0, 1, 5], [0, 0, 1, 5]", "rows[1]: interval 0 has two rows for rank 0 to rank 1"),
             ("[0, 0, 1, -5]", "m.json:2: invalid value"),
             ("[0, 0, 1, NaN]", "m.json:2: "),
             ("[0, 0, 1, 0.5]", "m.json:2: invalid type"),

@@ -70,7 +70,7 @@ impl Rank<'_> {
             times.push(begin.elapsed().as_secs_f64() * 1e6 / self.iterations as f64);
         }
         if black_box(&output).iter().any(|x| *x != 3.0) {
-            return Err("wrong data".into());
+            return Err("an exchange ended with wrong sums".into());
         }
         Ok(median(times))
     }
@@ -208,7 +208,7 @@ fn both(
 }
 
 fn main() -> Result<(), Failure> {
-    println!("{:>8} {:>10} {:>10} {:>6}", "bytes", "ours us", "bare us", "ratio");
+    println!("{:>8} {:>10} {:>10} {:>6}", "bytes", "engine us", "bare us", "ratio");
     let sizes = [(8, 50_000), (1024, 30_000), (8192, 10_000), (65536, 3_000), (131_072, 1_500)];
     for (bytes, iterations) in sizes {
         let (mut ours, mut bare) = (Vec::new(), Vec::new());

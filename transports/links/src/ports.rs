@@ -340,10 +340,10 @@ impl Ports for CpuPorts {
                 memory => call.memory(memory, task),
             });
         }
-        // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch; slots are
-        // readable (their length was checked by `accept`) or writable, as the execution found,
-        // and hold `message_bytes`, of which this task is a part. The verifier proves for every
-        // schedule that a target and a source are either disjoint or equal.
+        // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch. The execution
+        // has found each slot readable (`accept` has checked its length) or writable. A slot holds
+        // `message_bytes` bytes, and this task covers a part of them. The verifier proves for
+        // every schedule that a target and a source are either disjoint or equal.
         unsafe { call.kernel.fold(&self.targets, &self.terms, task.elements, task.last) }
     }
 

@@ -33,7 +33,7 @@ impl RailsDevice {
         let (names, devices): (Vec<_>, Vec<Arc<dyn Device>>) = devices.into_iter().unzip();
         let count = devices.len();
         if !(1..=RAILS_MAX).contains(&count) {
-            let (what, most) = ("devices as rails of one device", RAILS_MAX);
+            let (what, most) = ("devices for one multi-rail device", RAILS_MAX);
             return Err(TransportError::Count { what, count, most });
         }
         let caps: Vec<&Caps> = devices.iter().map(|device| device.caps()).collect();

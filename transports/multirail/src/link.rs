@@ -354,7 +354,7 @@ impl Link {
     /// Returns the failure of each rail, for an error message.
     pub(crate) fn reasons(&self) -> String {
         let reason = |(at, rail): (usize, &Rail)| {
-            let failure = rail.failure.as_deref().unwrap_or("it was never connected");
+            let failure = rail.failure.as_deref().unwrap_or("never connected");
             if self.rails.len() == 1 { failure.to_owned() } else { format!("rail {at}: {failure}") }
         };
         self.rails.iter().enumerate().map(reason).collect::<Vec<_>>().join("; ")
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_heard_once_and_in_order_however_often_they_are_said() {
+    fn repeated_notes_are_received_once_and_in_order() {
         let (mut one, mut other) = (Notes::default(), Notes::default());
         let texts = [vec![1; 3], Vec::new(), vec![2; NOTE_BYTES_MAX], vec![3; FRAGMENT_BYTES]];
         let mut notes: Vec<Note> = texts.iter().flat_map(|text| one.enqueue(text)).collect();
@@ -378,15 +378,16 @@ mod tests {
             assert!(other.receive_fragment(number, is_last, bytes, &mut whole));
         }
         assert_eq!(whole, texts);
-        let Note::Acknowledged { below } = other.heard() else { panic!("something else") };
+        let Note::Acknowledged { below } = other.heard() else { panic!("no acknowledgement") };
         one.acknowledge(below);
         assert!(one.unacknowledged_from(0).is_empty());
         assert!(
             !other.receive_fragment(u32::MAX / 3, true, Vec::new(), &mut whole),
-            "too far ahead"
+            "a fragment is accepted although it is too far ahead"
         );
         let long = vec![0; NOTE_BYTES_MAX];
         assert!(other.receive_fragment(below, false, long, &mut whole));
-        assert!(!other.receive_fragment(below + 1, true, vec![0], &mut whole), "too long");
+        let is_accepted = other.receive_fragment(below + 1, true, vec![0], &mut whole);
+        assert!(!is_accepted, "a note is accepted although it is too long");
     }
 }

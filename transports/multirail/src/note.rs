@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_survive_their_journey_and_fit() {
+    fn notes_survive_encoding_and_fit_the_size_limit() {
         let open = (0..WINDOW as u32).collect();
         let arrived = (0..WINDOW).map(|at| at % 3 == 0).collect();
         let all = (0..300u32).map(|number| (number, vec![3; number as usize % 256])).collect();
@@ -133,13 +133,13 @@ mod tests {
         ]);
         for note in notes {
             let bytes = note.encode();
-            assert!(bytes.len() <= NOTE_BYTES_MAX, "{} bytes", bytes.len());
+            assert!(bytes.len() <= NOTE_BYTES_MAX, "a note of {} bytes is too long", bytes.len());
             assert_eq!(Note::decode(&bytes), Some(note));
         }
     }
 
     #[test]
-    fn nonsense_is_no_note() {
+    fn invalid_bytes_are_not_decoded_as_a_note() {
         for nonsense in [&[][..], &[0], &[1], &[0, 0, 2, 0], &[2, 0], &[4, 1], &[5, 5], &[9]] {
             assert_eq!(Note::decode(nonsense), None, "{nonsense:?}");
         }

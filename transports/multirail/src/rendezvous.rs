@@ -363,7 +363,7 @@ impl RailsConnecting {
             return Err(TransportError::TooLong { what: "hello", bytes, most });
         }
         let theirs = Addresses::decode(address);
-        let (bytes, of) = (address.0.len(), "a listener behind rails");
+        let (bytes, of) = (address.0.len(), "a multi-rail listener");
         let theirs = theirs.ok_or(TransportError::NoAddress { bytes, of })?;
         let id: LinkId = socket::random()?;
         // The side with more devices uses all; the other side's devices take turns.
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hellos_and_addresses_survive_their_journey() {
+    fn hellos_and_addresses_survive_encoding() {
         let hello =
             Hello { link: [7; 16], rail: 3, rails: 4, known: 2, epoch: 9, text: vec![1; 64] };
         let bytes = hello.encode();

@@ -276,7 +276,7 @@ impl End {
             }
         }
         if found <= 0 && Instant::now() > self.until {
-            return Err("nothing comes any more".into());
+            return Err("no completion arrived in time".into());
         }
         Ok(())
     }

@@ -102,7 +102,8 @@ fn usual(config: &Config) -> Result<String, TransportError> {
         return Ok(USUAL[0].to_owned());
     }
     if !config.transport.split('+').any(|name| name == KIND.name) {
-        let reason = "this host has none; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
+        let reason =
+            "this host has no EFA adapter; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
         return Err(TransportError::Unusable { what: "EFA".to_owned(), reason });
     }
     let all = providers().unwrap_or_default();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn adapters_are_named_and_software_is_not() {
+    fn hardware_providers_are_distinguished_from_software() {
         for (named, expected) in [
             ("efa", true),
             ("verbs;ofi_rxm", true),

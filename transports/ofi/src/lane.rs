@@ -264,7 +264,7 @@ impl OfiLane {
                         continue;
                     }
                     Err((Failed::Packet, error)) => {
-                        tracing::warn!(%error, "a packet of libfabric's own failed");
+                        tracing::warn!(%error, "a packet of libfabric's protocol failed");
                         continue;
                     }
                 }
@@ -362,7 +362,7 @@ impl OfiLane {
         let Some(peer) = peer.filter(is_peers) else { return };
         if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
             // Where puts are writes, the device makes such a put fail, too.
-            return peer.lose("it puts to memory that is not shared with it".to_owned());
+            return peer.lose("a put names memory that is not shared with its sender".to_owned());
         }
         {
             let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
@@ -418,7 +418,7 @@ impl OfiLane {
         // These errors are only logged: the requests behind them fail or end by themselves, and the
         // TCP connection shows that a peer has ended.
         let failures = endpoints.all().flat_map(|(_, endpoint)| endpoint.failures());
-        failures.for_each(|error| tracing::info!(error, "a packet of libfabric's own failed"));
+        failures.for_each(|error| tracing::info!(error, "a packet of libfabric's protocol failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             // No endpoints are left after memory was withdrawn; all peers are lost then.
@@ -603,7 +603,7 @@ impl Lane for OfiLane {
 
     fn abort(&mut self, endpoint: EndpointId) {
         if let Ok(peer) = self.peer(endpoint) {
-            peer.lose("this side has given the link up".to_owned());
+            peer.lose("this side has aborted the link".to_owned());
         }
         self.detach(endpoint);
     }

@@ -22,7 +22,7 @@
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
 //! the peer's process ends. A side that leaves reports how many immediates it has sent, and the
-//! other side confirms once so many have arrived.
+//! other side sends a confirmation when that many have arrived.
 //!
 //! # What is missing
 //!

@@ -167,7 +167,7 @@ impl Inbox {
         let put = (at, head.put);
         let (missing, total) = *self.missing.get(&put).unwrap_or(&(head.total, head.total));
         let Some(missing) = missing.checked_sub(bytes).filter(|_| total == head.total) else {
-            return Err("the parts of a put that it sends do not fit together");
+            return Err("the parts of a put do not match its length");
         };
         if missing == 0 {
             self.missing.remove(&put);
@@ -175,7 +175,7 @@ impl Inbox {
         }
         let begun = self.missing.range((at, 0)..=(at, u64::MAX)).count();
         if begun >= BEGUN_MAX && !self.missing.contains_key(&put) {
-            return Err("it begins more puts than it may");
+            return Err("more puts are incomplete than the limit allows");
         }
         self.missing.insert(put, (missing, total));
         Ok(None)
@@ -203,7 +203,7 @@ mod tests {
 
     /// A peer that begins puts and never ends them cannot use up memory.
     #[test]
-    fn puts_that_are_begun_are_limited() {
+    fn a_peer_may_have_a_limited_number_of_incomplete_puts() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };
         let mut inbox = Inbox::new(&Domain::open(info).unwrap()).unwrap();
         let token = [0; TOKEN_BYTES];
@@ -222,12 +222,12 @@ mod tests {
         let longer = Head { total: 11, ..head(1) };
         for (head, bytes) in [(longer, 4), (head(1), 7)] {
             let error = inbox.count(one, &head, bytes).unwrap_err();
-            assert!(error.contains("do not fit together"), "{error}");
+            assert!(error.contains("do not match its length"), "{error}");
         }
     }
 
     #[test]
-    fn heads_survive_their_journey() {
+    fn an_encoded_head_decodes_to_the_same_head() {
         for immediate in [None, Some(0), Some(ccl_core::transport::IMMEDIATE_MAX)] {
             let number = 4095;
             let (put, key, offset, total) = (u64::MAX, 7, 1 << 40, 3);

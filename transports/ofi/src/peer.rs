@@ -273,7 +273,7 @@ impl Peer {
                     // The data that a write carries has no room for a greater number.
                     let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
                     let Some(offer) = offer else {
-                        return self.lose("its offer has no valid address".to_owned());
+                        return self.lose("it sent an invalid offer of its endpoint".to_owned());
                     };
                     if offer.mode != self.mode {
                         return self.lose(format!(
@@ -290,7 +290,7 @@ impl Peer {
                     }
                 }
                 SideMessage::Offer(_) | SideMessage::Ready => {
-                    return self.lose("it sent an unknown message, or one out of turn".to_owned());
+                    return self.lose("it sent an unknown or unexpected message".to_owned());
                 }
             }
         }
@@ -352,8 +352,8 @@ impl Peer {
             let count = self.claimed - self.arrived;
             self.lose(format!(
                 "{count} of its puts have not arrived, although it has reported {MISSING_TELLS} \
-                 times that they were sent: libfabric's provider has lost them, as when a \
-                 connection of its own is reset"
+                 times that they were sent: libfabric's provider has lost them; one of the \
+                 provider's connections may have been reset"
             ));
         }
     }

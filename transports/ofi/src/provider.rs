@@ -57,23 +57,23 @@ impl Provider {
         let mut all = Vec::new();
         let mut add = |sentence: &str| all.push(sentence.to_owned());
         if !self.writes || !self.write_data {
-            add("no writes with data: messages are sent and received, with a copy at the receiver");
+            add("no writes with remote CQ data: puts are messages, which the receiver copies");
         }
         if !self.device_memory {
             add("no memory of accelerators: their data is staged in host memory");
         }
         if !self.low_latency {
-            add("no low-latency traffic class: credits and CTS use that of the data");
+            add("no low-latency traffic class: credits and CTS use the class of the data");
         }
         if !self.automatic_progress {
-            add("no progress of its own: data moves while a rank is in a call");
+            add("no progress of its own: data moves only while a rank is in a call");
         }
         let major = self.version.split('.').next().and_then(|major| major.parse().ok());
         if major.is_some_and(|major| is_limited(&self.name, major)) {
             let (variable, value) = EAGER_LIMIT;
             all.push(format!(
-                "long messages ask their receiver first, unless {variable}={value} is set for all \
-                 ranks: set it if another launcher than ferroccl's starts them"
+                "long messages begin with a request to the receiver, unless {variable}={value} is \
+                 set for all ranks: set it if another launcher than ferroccl's starts them"
             ));
         }
         all
@@ -169,7 +169,7 @@ mod tests {
     use crate::messages::{HEAD_BYTES, PART_BYTES};
 
     #[test]
-    fn no_message_is_longer_than_the_limit() {
+    fn no_message_is_longer_than_the_eager_limit() {
         assert!(EAGER_LIMIT.1.parse::<usize>().unwrap() >= HEAD_BYTES + PART_BYTES);
         assert!(is_limited("tcp;ofi_rxm", 117));
         assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));

@@ -56,7 +56,7 @@ pub enum TestError {
         within: Duration,
     },
     /// Bytes or remote CQ data that arrived are not those that were sent.
-    #[error("{what} arrived with wrong bytes or wrong data")]
+    #[error("{what} arrived with wrong bytes or wrong remote CQ data")]
     Wrong {
         /// Name of the request.
         what: &'static str,

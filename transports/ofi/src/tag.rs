@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_passes_at_its_bounds() {
+    fn tags_decode_at_the_bounds_of_their_fields() {
         for (data_bytes, peers) in [(8, 4096), (4, 16)] {
             let layout = Layout::new(data_bytes);
             assert_eq!(layout.peers_max(), peers);

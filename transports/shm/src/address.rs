@@ -82,14 +82,14 @@ pub(crate) fn decode(address: &Address, here: Namespace) -> Result<Name, Transpo
     };
     if there.boot != here.boot {
         return Err(refused(
-            "it is on another host (or this one was rebooted since), where shared memory cannot \
-             reach; use a network transport",
+            "it is on another host, which shared memory cannot reach, or this host was rebooted \
+             since; use a network transport",
         ));
     }
     if there.network != here.network {
         return Err(refused(
-            "it is in another network namespace of this host, whose sockets cannot be seen from \
-             here; start both containers in the same one, or use a network transport",
+            "it is in another network namespace of this host, whose sockets this process cannot \
+             reach; start both containers in one network namespace, or use a network transport",
         ));
     }
     Ok(name)
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_elsewhere_say_so() {
+    fn an_unreachable_address_is_refused_with_the_reason() {
         let here = Namespace::here().unwrap();
         let name = Name([7; 16]);
         assert_eq!(decode(&encode(name, here), here), Ok(name));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_address() {
+    fn malformed_bytes_are_no_address() {
         let here = Namespace::here().unwrap();
         let good = encode(Name([7; 16]), here).0;
         let long = [&good[..], &[0]].concat();

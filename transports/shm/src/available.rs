@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tightest_group_counts() {
+    fn the_group_with_the_least_free_memory_counts() {
         let dir = std::env::temp_dir().join(format!("ccl-headroom-{}", std::process::id()));
         let v1 = dir.join("memory/a/b");
         let v2 = dir.join("x/y");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn this_system_says_something() {
+    fn this_system_reports_available_memory() {
         assert_eq!(meminfo("MemTotal: 9 kB\nMemAvailable:      12 kB\n"), Some(12 * 1024));
         assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }

@@ -192,8 +192,7 @@ impl ShmConnecting {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Progress::Dial { socket, name }),
             Err(Errno::CONNREFUSED) => {
-                let reason =
-                    "no process listens there: it has ended, or has closed the listener".to_owned();
+                let reason = "its process has ended, or has closed the listener".to_owned();
                 return Err(TransportError::Lost { peer: self.peer.clone(), reason });
             }
             Err(error) => return Err(os("connect", error, "the listener is not reachable")),

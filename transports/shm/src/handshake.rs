@@ -151,7 +151,7 @@ impl Handshake {
     ) -> Result<Shaken, TransportError> {
         let (Some(file), Some(own), true) = (descriptor, self.ring.take(), message == RING_FILE)
         else {
-            return Err(self.refused("it sent no ring"));
+            return Err(self.refused("it did not send the memory of its ring"));
         };
         let theirs = memory::adopt(file, RING.link_bytes(), self.peer())?;
         Ok(Shaken { outgoing: Sender::new(&theirs, RING)?, incoming: Receiver::new(&own, RING)? })
@@ -175,7 +175,7 @@ impl Handshake {
     fn closed(&self) -> TransportError {
         let (reason, refuses) = match &self.ring {
             None => self.proof.closed(),
-            Some(_) => ("it closed the connection before it was complete", false),
+            Some(_) => ("it closed the connection before the handshake was complete", false),
         };
         if refuses {
             return self.refused(reason);

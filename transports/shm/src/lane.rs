@@ -133,7 +133,7 @@ impl Endpoint {
                 TransportError::Lost { peer: self.peer(), reason }
             }
             Errno::AGAIN | Errno::TOOMANYREFS => {
-                os("sending a descriptor", error, "let the peer import what was shared before")
+                os("sending a descriptor", error, "let the peer import the memory shared before")
             }
             error => os("sending a descriptor", error, DESCRIPTORS),
         })?;
@@ -150,16 +150,16 @@ impl Endpoint {
         let found = self.offered.get_mut(&offer.id).filter(|found| found.offer == offer);
         let Some(found) = found else {
             if closed {
-                let reason = "it closed the connection and had not shared that memory".to_owned();
+                let reason = "it closed the connection without sharing this memory".to_owned();
                 return Err(TransportError::Lost { peer, reason });
             }
             if self.is_full() {
                 return Err(self.refused("it offers more memory regions than the limit"));
             }
             return Err(self.refused(
-                "it has not shared the memory of this key over this connection, or it has been \
-                 mapped before; share memory with each peer before its key is sent, and keep what \
-                 map() returns",
+                "it has not shared the memory of this key over this connection, or the memory was \
+                 mapped before; share memory with each peer before its key is sent, and keep the \
+                 region that map() returns",
             ));
         };
         // The descriptor is taken even if mapping fails: memory refused once stays refused.
@@ -197,7 +197,7 @@ impl Endpoint {
 
     fn take_offer(&mut self, message: &[u8], file: Option<OwnedFd>) -> Result<(), TransportError> {
         let (Some(offer), Some(file)) = (Offer::decode(message), file) else {
-            return Err(self.refused("it sent something that is no offer of memory"));
+            return Err(self.refused("it sent a message that is not an offer of memory"));
         };
         // A second offer with the same number is ignored.
         if let Entry::Vacant(vacant) = self.offered.entry(offer.id) {
@@ -217,7 +217,7 @@ impl Endpoint {
             }
             let (bytes, immediate) = incoming.head();
             let Ok(immediate) = u32::try_from(immediate) else {
-                self.lost = Some(format!("{} wrote nonsense into its ring", self.link.peer.name));
+                self.lost = Some(format!("{} sent an invalid immediate", self.link.peer.name));
                 return;
             };
             events.push(Event::Arrived { endpoint, immediate, bytes });
@@ -373,9 +373,9 @@ impl Lane for ShmLane {
         let peer = self.endpoint(endpoint)?;
         let Some(file) = registration.with else {
             return Err(TransportError::Unsupported {
-                what: "share memory that was made elsewhere and only registered",
-                reason: "other processes cannot map it; share memory that the device's allocate() \
-                         made",
+                what: "share memory that its device has not allocated",
+                reason: "other processes cannot map the memory; share memory that the device's \
+                         allocate() returned",
             });
         };
         peer.share(key, registration.region.bytes(), &file)

@@ -23,8 +23,8 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Bytes of memory committed per step. After a signal, only the interrupted step is repeated.
 const COMMIT_BYTES: usize = 64 << 20;
 
-const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buffers), or raise \
-                           the memory limit of the container or of `ulimit -v`";
+const FREE_MEMORY: &str = "use less memory (fewer ranks, channels or slots, smaller buffers), or \
+                           raise the memory limit of the container or of `ulimit -v`";
 
 /// Descriptor by which peers map memory; none for memory that was only registered.
 pub(crate) type File = Option<Arc<OwnedFd>>;
@@ -101,7 +101,7 @@ pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region,
         return Err(refused("it sent a descriptor that is not sealed memory".to_owned()));
     }
     let found = rustix::fs::fstat(file.as_fd())
-        .map_err(|error| os("fstat of a peer's memory", error, "it cannot be used"))?
+        .map_err(|error| os("fstat of a peer's memory", error, "the memory cannot be used"))?
         .st_size;
     if u64::try_from(found) != Ok(file_bytes(bytes) as u64) {
         return Err(refused(format!("it announced {bytes} bytes of memory and sent {found}")));
@@ -121,7 +121,7 @@ fn check_limits(bytes: usize) -> Result<(), TransportError> {
         return Err(TransportError::Os {
             call: "allocation of shared memory",
             code: Errno::NOMEM.raw_os_error(),
-            reason: format!("{bytes} bytes are asked for and {left} are available"),
+            reason: format!("{bytes} bytes are requested, and {left} are available"),
             advice: FREE_MEMORY,
         });
     }
@@ -131,7 +131,7 @@ fn check_limits(bytes: usize) -> Result<(), TransportError> {
         return Err(TransportError::Os {
             call: "allocation of shared memory",
             code: Errno::FBIG.raw_os_error(),
-            reason: format!("{bytes} bytes are asked for and files may have {limit}"),
+            reason: format!("{bytes} bytes are requested, and a file may have {limit}"),
             advice: "raise the limit with `ulimit -f unlimited`",
         });
     }
@@ -224,7 +224,7 @@ mod tests {
             let Some(last) = bytes.checked_sub(1) else { continue };
             let mut byte = [1];
             other.read(last, &mut byte).unwrap();
-            assert_eq!(byte, [0], "zeroed");
+            assert_eq!(byte, [0], "new memory must be zeroed");
             segment.region.write(last, &[9]).unwrap();
             drop(segment);
             other.read(last, &mut byte).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_are_there_at_once() {
+    fn all_pages_are_committed_at_once() {
         let segment = allocate(3 << 20).unwrap();
         assert_eq!(committed_bytes(&segment.file), 3 << 20);
         // The path for older kernels.
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_in_a_step() {
+    fn the_steps_cover_every_byte_once() {
         for bytes in [1, COMMIT_BYTES, COMMIT_BYTES + 1, 3 * COMMIT_BYTES] {
             let mut next = 0;
             let walk = |offset, step| {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_an_error() {
+    fn more_memory_than_is_available_is_an_error() {
         for bytes in [1 << 50, isize::MAX as usize, usize::MAX] {
             let error = allocate(bytes).unwrap_err();
             let TransportError::Os { code, .. } = &error else { panic!("{error}") };
@@ -272,20 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_shrink_or_is_none_is_refused() {
+    fn a_descriptor_that_is_not_sealed_memory_is_refused() {
         let error = adopt(unsealed(4096), 4096, "somebody").unwrap_err();
         assert!(error.to_string().contains("not sealed"), "{error}");
         let half = unsealed(4096);
         rustix::fs::fcntl_add_seals(&half, SealFlags::GROW | SealFlags::SEAL).unwrap();
-        assert!(adopt(half, 4096, "somebody").is_err(), "may shrink");
+        assert!(adopt(half, 4096, "somebody").is_err(), "memory that may shrink was accepted");
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        assert!(adopt(pipe, 4096, "somebody").is_err(), "a pipe");
+        assert!(adopt(pipe, 4096, "somebody").is_err(), "a pipe was accepted as memory");
         let segment = allocate(4096).unwrap();
         for wrong in [0, 1, 4095, 4097, usize::MAX] {
             let error = adopt(&segment.file, wrong, "somebody").unwrap_err();
             assert!(error.to_string().contains("announced"), "{error}");
         }
-        assert!(rustix::fs::ftruncate(&segment.file, 0).is_err(), "sealed");
-        assert!(rustix::fs::ftruncate(&segment.file, 8192).is_err(), "sealed");
+        assert!(rustix::fs::ftruncate(&segment.file, 0).is_err(), "sealed memory shrank");
+        assert!(rustix::fs::ftruncate(&segment.file, 8192).is_err(), "sealed memory grew");
     }
 }

@@ -53,7 +53,7 @@ mod tests {
             // prevents the sleep, or ends it.
             ringer.ring();
         });
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(10), "slept for {:?}", begin.elapsed());
     }
 
     #[test]
@@ -62,6 +62,6 @@ mod tests {
         let owner = Doorbell::new(&segment.region, parking()).unwrap();
         let begin = Instant::now();
         owner.sleep(Duration::from_millis(30), &mut || false);
-        assert!(begin.elapsed() >= Duration::from_millis(25), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= Duration::from_millis(25), "slept for {:?}", begin.elapsed());
     }
 }

@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_dropped_and_closed() {
+    fn excess_bytes_and_descriptors_are_dropped_and_closed() {
         let (a, b) = pair();
         let before = open_descriptors();
         send(a.as_fd(), &[1; MESSAGE_BYTES + 1], None).unwrap();
         assert!(matches!(receive(b.as_fd(), true), Ok(Received::Malformed)));
         send(a.as_fd(), b"hello", Some(a.as_fd())).unwrap();
         let got = receive(b.as_fd(), false).unwrap();
-        assert!(matches!(got, Received::Malformed), "an unwanted descriptor");
+        assert!(matches!(got, Received::Malformed), "an unexpected descriptor was accepted");
         let many = [a.as_fd(); 3];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = SendAncillaryBuffer::new(&mut space);

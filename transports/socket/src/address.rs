@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locations_survive_their_journey_and_nonsense_does_not() {
+    fn an_encoded_location_decodes_and_malformed_bytes_do_not() {
         let addresses = ["10.1.2.3:4", "[fd00::1]:65535"].map(|text| text.parse().unwrap());
         let location = Location { token: [9; 16], addresses: addresses.to_vec() };
         let address = location.encode();
         assert_eq!(Location::decode(&address), Ok(location));
         for bytes in 0..address.0.len() {
             let cut = Address(address.0[..bytes].to_vec());
-            assert!(Location::decode(&cut).is_err(), "{bytes}");
+            assert!(Location::decode(&cut).is_err(), "{bytes} bytes were accepted");
         }
         assert!(Location::decode(&Address(vec![7; 40])).is_err());
     }

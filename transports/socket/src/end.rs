@@ -40,7 +40,7 @@ pub enum SideEnd {
     #[error("it sent a message longer than the limit")]
     TooLong,
     /// The peer sends an unknown message, or one out of turn.
-    #[error("it sent an unknown message, or one out of turn")]
+    #[error("it sent an unknown or unexpected message")]
     Nonsense,
 }
 
@@ -51,7 +51,7 @@ pub enum ReconnectError {
     #[error("could not be made anew: {0}")]
     Refused(TransportError),
     /// No process listens at the peer's address.
-    #[error("no process listens there any more: it has ended, or a firewall refuses connections")]
+    #[error("no process listens there any more: the peer ended, or a firewall refuses connections")]
     Gone,
     /// The peer has not resumed on a new connection within this time.
     #[error("did not come back within {0:?}")]

@@ -60,19 +60,19 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_later_has_its_own_time() {
+    fn an_endpoint_that_begins_later_has_its_own_time_limit() {
         let mut farewell = ShutdownWait::default();
         assert!(!farewell.is_over(at(0), WITHIN, &[1], Some(1)));
         assert!(!farewell.is_over(at(99), WITHIN, &[1, 3], Some(3)));
         assert!(farewell.is_over(at(100), WITHIN, &[1, 3], Some(1)));
         assert!(!farewell.is_over(at(198), WITHIN, &[1, 3], None));
         assert!(farewell.is_over(at(199), WITHIN, &[1, 3], None));
-        assert!(farewell.is_over(at(150), WITHIN, &[], None), "all are heard");
-        assert!(!farewell.is_over(at(250), WITHIN, &[1], None), "that was another time");
+        assert!(farewell.is_over(at(150), WITHIN, &[], None), "no endpoint is waited for");
+        assert!(!farewell.is_over(at(250), WITHIN, &[1], None), "a new wait has its own limit");
     }
 
     #[test]
-    fn who_is_not_asked_for_is_not_waited_for() {
+    fn only_the_named_endpoint_is_waited_for() {
         let mut farewell = ShutdownWait::default();
         assert!(farewell.is_over(Instant::ZERO, WITHIN, &[1, 2], Some(3)));
     }

@@ -57,7 +57,7 @@ fn stranger(data: &[u8]) -> Option<()> {
     for part in data.chunks(100) {
         (&theirs).write_all(part).ok()?;
         match shake.step() {
-            Ok(proved) => assert!(!proved, "it was let in"),
+            Ok(proved) => assert!(!proved, "a stranger was admitted"),
             Err(_) => return None,
         }
     }

@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hellos_survive_their_journey_and_nonsense_does_not() {
+    fn an_encoded_hello_decodes_and_malformed_bytes_do_not() {
         for (encrypts, resumes) in [(true, false), (false, true)] {
             let hello = Hello { token: [1; 16], encrypts, resumes, text: b"rank 5".to_vec() };
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
-        assert_eq!(Hello::decode(&[1; 16]), None, "cut");
-        assert_eq!(Hello::decode(&[7; 17]), None, "flags that there are not");
-        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "too long");
+        assert_eq!(Hello::decode(&[1; 16]), None, "a truncated hello");
+        assert_eq!(Hello::decode(&[7; 17]), None, "a hello with unknown flags");
+        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "a hello that is too long");
     }
 }

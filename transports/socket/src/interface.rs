@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_an_address_and_a_filter_without_one_is_an_error() {
+    fn a_filter_that_matches_no_interface_is_an_error() {
         assert!(!addresses(&Filter::default(), "").unwrap().is_empty());
         let lo = addresses(&Filter::parse("=lo"), "=lo").unwrap();
         assert!(lo.iter().all(IpAddr::is_loopback) && !lo.is_empty());

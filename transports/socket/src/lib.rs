@@ -84,7 +84,7 @@ fn text(error: Errno) -> String {
 }
 
 /// Advice for the choice of a congestion control.
-const CONGESTION: &str = "choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control with \
-                          FERROCCL_CONGESTION, or leave it empty";
+const CONGESTION: &str = "set FERROCCL_CONGESTION to a name in \
+                          /proc/sys/net/ipv4/tcp_allowed_congestion_control, or leave it empty";
 /// Advice for calls that make descriptors.
 pub const DESCRIPTORS: &str = "if the limit of open files is reached, raise it with `ulimit -n`";

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_what_was_left_out_is_told_what_to_do() {
+    fn tls_that_was_left_out_is_an_error_with_advice() {
         let error = Tls::new().unwrap_err().to_string();
         assert!(error.contains("FERROCCL_TLS") && error.contains("feature `tls`"), "{error}");
     }

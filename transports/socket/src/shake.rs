@@ -342,7 +342,7 @@ impl SocketHandshake {
     }
 
     fn without_channel(&self, reason: impl fmt::Display) -> TransportError {
-        let reason = format!("the two could not agree on an encrypted channel: {reason}");
+        let reason = format!("the handshake of the encrypted channel failed: {reason}");
         TransportError::Lost { peer: self.peer.clone(), reason }
     }
 

@@ -333,7 +333,7 @@ mod tests {
 
     /// Messages around a break arrive once, whichever of them the first connection has lost.
     #[test]
-    fn what_is_said_around_a_break_is_heard_once_and_in_order() {
+    fn messages_around_a_break_arrive_once_and_in_order() {
         let note = |at: u32| SideMessage::Note(at.to_le_bytes().to_vec());
         for (heard_before, said_before) in [(0, 0), (0, 40), (7, 40), (40, 40), (100, 100)] {
             let (mut one, mut other) = sides();
@@ -348,7 +348,7 @@ mod tests {
             let at_most = 2 * TELL_EVERY as usize;
             assert!(
                 heard_before != 100 || one.unacknowledged.len() < at_most,
-                "{} kept",
+                "{} unacknowledged messages are kept",
                 one.unacknowledged.len()
             );
             one.mark_broken();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn words_arrive_in_order_and_the_end_after_them() {
+    fn messages_arrive_in_order_and_before_the_end() {
         let (mut one, mut other) = sides();
         let long = SideMessage::Note(vec![7; NOTE_BYTES_MAX]);
         let said = [
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_it() {
+    fn a_malformed_message_ends_the_connection() {
         let long_ago = [HEARD, 4, 0, 9, 0, 0, 0];
         let unasked = [RESUME, 4, 0, 0, 0, 0, 0];
         let all = [

@@ -44,8 +44,9 @@ pub(crate) fn listen() -> Result<(OwnedFd, u16), TransportError> {
         Ok(socket) => socket,
         Err(_) => {
             let socket = made(AddressFamily::INET)?;
-            bind(&socket, IpAddr::V4(Ipv4Addr::UNSPECIFIED))
-                .map_err(|error| os("bind to a free port", error, "no port is free; close some"))?;
+            bind(&socket, IpAddr::V4(Ipv4Addr::UNSPECIFIED)).map_err(|error| {
+                os("bind to a free port", error, "if no port is free, close other sockets")
+            })?;
             socket
         }
     };
@@ -281,28 +282,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trips_are_known_of_connections_alone() {
+    fn only_a_connection_has_a_round_trip_time() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(round_trip(&listener), None);
         let socket = made(AddressFamily::INET).unwrap();
         let _ = rustix::net::connect(&socket, &listener.local_addr().unwrap());
         let (accepted, _) = listener.accept().unwrap();
         for end in [round_trip(&socket), round_trip(&accepted)] {
-            assert!(end.unwrap() < Duration::from_secs(1), "{end:?}");
+            assert!(end.unwrap() < Duration::from_secs(1), "a round trip takes {end:?}");
         }
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(round_trip(&datagrams), None);
     }
 
     #[test]
-    fn no_connection_is_paced_unless_that_is_asked_for() {
+    fn no_connection_is_paced_unless_so_configured() {
         let chosen = congestion("").unwrap();
         let socket = made(AddressFamily::INET).unwrap();
         if let Some(name) = &chosen {
             congest(&socket, name).unwrap();
         }
         let own = sockopt::tcp_congestion(&socket).unwrap();
-        assert!(!own.starts_with("bbr"), "{own}, chosen {chosen:?}");
+        assert!(!own.starts_with("bbr"), "connections use {own}, chosen {chosen:?}");
         assert_eq!(congestion("reno").unwrap().as_deref(), Some("reno"));
         let error = congestion("ring").unwrap_err().to_string();
         assert!(error.contains("FERROCCL_CONGESTION"), "{error}");

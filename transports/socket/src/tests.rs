@@ -75,7 +75,7 @@ fn nothing_secret_is_shown() {
 }
 
 #[test]
-fn a_read_that_brings_less_than_it_has_room_for_has_brought_all() {
+fn a_short_read_returns_all_bytes_that_have_arrived() {
     let [mut one, mut other] = connections();
     let text = Vec::from_iter((0..100_000).map(|at| at as u8));
     assert_eq!(write(&mut one, &text), text.len());
@@ -84,7 +84,7 @@ fn a_read_that_brings_less_than_it_has_room_for_has_brought_all() {
 }
 
 #[test]
-fn what_is_left_behind_is_told_and_can_be_read_without_the_socket() {
+fn bytes_held_by_the_session_are_reported_and_readable() {
     let [mut one, mut other] = connections();
     let text = Vec::from_iter((0..20_000).map(|at| at as u8));
     write(&mut one, &text);
@@ -97,7 +97,7 @@ fn what_is_left_behind_is_told_and_can_be_read_without_the_socket() {
 }
 
 #[test]
-fn the_end_is_told_after_all_that_came_before_it() {
+fn the_end_is_reported_after_all_earlier_bytes() {
     let [mut one, mut other] = connections();
     write(&mut one, b"last words");
     drop(one);
@@ -109,7 +109,7 @@ fn the_end_is_told_after_all_that_came_before_it() {
 }
 
 #[test]
-fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
+fn a_full_socket_bounds_the_buffered_bytes_and_loses_none() {
     let [mut one, mut other] = connections();
     let text = Vec::from_iter((0..1_000_000).map(|at| (at / 3) as u8));
     let mut written = 0;
@@ -117,7 +117,7 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
         written += write(&mut one, &text[written..]);
     }
     // Only the socket's buffer and the session's buffer are filled.
-    assert!(written < text.len(), "{written} bytes were taken");
+    assert!(written < text.len(), "all {written} bytes were taken");
     assert_eq!(write(&mut one, &text[written..]), 0);
     let mut seen = Vec::new();
     while seen.len() < text.len() {
@@ -130,7 +130,7 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
 /// Checks that keepalive is on. A probe makes a middlebox reset a connection that the middlebox has
 /// forgotten.
 #[test]
-fn an_idle_connection_is_asked_over() {
+fn an_idle_connection_is_probed() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, within) = (listener.local_addr().unwrap(), std::time::Duration::from_secs(20));
     let socket = std::net::TcpStream::connect_timeout(&at, within).unwrap();

@@ -27,7 +27,7 @@ fn wrong(text: &str) -> io::Error {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> io::Result<T> {
-    text.parse().map_err(|_| wrong(&format!("{text} is no number")))
+    text.parse().map_err(|_| wrong(&format!("{text} is not a number")))
 }
 
 fn answer(port: &str) -> io::Result<()> {

@@ -131,7 +131,7 @@ fn receive(end: &mut End, messages: usize) -> Result<(), Failure> {
         end.lane.poll(now(), &mut events)?;
         let lost = events.iter().any(|event| matches!(event, Event::Lost { .. }));
         if lost || since.elapsed() > 3 * PATIENCE {
-            return Err("the stream broke off".into());
+            return Err("the stream broke off, or took too long".into());
         }
         arrived += events.drain(..).filter(|e| matches!(e, Event::Arrived { .. })).count();
     }

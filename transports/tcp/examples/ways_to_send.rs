@@ -35,7 +35,7 @@ fn wrong(text: &str) -> io::Error {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> io::Result<T> {
-    text.parse().map_err(|_| wrong(&format!("{text} is no number")))
+    text.parse().map_err(|_| wrong(&format!("{text} is not a number")))
 }
 
 /// Deadline of a loop, compared with the clock at every 4096th check.
@@ -49,7 +49,7 @@ impl Deadline {
     fn check(&mut self) -> io::Result<()> {
         self.1 = self.1.wrapping_add(1);
         if self.1.is_multiple_of(1 << 12) && Instant::now() > self.0 {
-            return Err(io::Error::new(ErrorKind::TimedOut, "the other side does not move"));
+            return Err(io::Error::new(ErrorKind::TimedOut, "the other side takes too long"));
         }
         std::hint::spin_loop();
         Ok(())
@@ -69,7 +69,7 @@ fn answer(port: u16) -> io::Result<()> {
     let mut which = [0];
     while Plain.receive(&socket, &mut which).is_ok() {
         let &(bytes, messages) =
-            LOADS.get(usize::from(which[0])).ok_or_else(|| wrong("no such load"))?;
+            LOADS.get(usize::from(which[0])).ok_or_else(|| wrong("unknown load"))?;
         for _ in 0..messages {
             Plain.receive(&socket, &mut message[..bytes])?;
             if bytes == 8 {

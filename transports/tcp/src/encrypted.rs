@@ -73,8 +73,8 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
         is_control: false,
     });
     stripe.write().unwrap();
-    assert!(stripe.outgoing.is_drained(), "all of it is encrypted");
-    assert!(!stripe.is_drained(), "and not all of it has gone");
+    assert!(stripe.outgoing.is_drained(), "all bytes must be encrypted");
+    assert!(!stripe.is_drained(), "some bytes must wait for the socket");
     let mut seen = 0;
     while !stripe.is_drained() {
         seen += read(&mut other, 50_000).len();
@@ -87,7 +87,7 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
 }
 
 #[test]
-fn packets_have_the_class_that_is_asked_for_also_after_a_break() {
+fn packets_keep_their_traffic_class_after_a_break() {
     let class = |stripe: &Stripe| {
         let socket = stripe.connection.as_ref().unwrap().socket();
         rustix::net::sockopt::ip_tos(socket).unwrap()
@@ -103,7 +103,7 @@ fn packets_have_the_class_that_is_asked_for_also_after_a_break() {
 }
 
 #[test]
-fn what_is_done_when_it_is_written_cannot_be_sent_again() {
+fn puts_that_are_done_when_written_cannot_be_sent_again() {
     for (received, outcome) in [(2, true), (1, false), (0, false)] {
         let [one, _other] = connections();
         let mut stripe = Stripe::new(one, true, None);
@@ -126,7 +126,7 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
         let mut done = Vec::new();
         let resumed = stripe.outgoing.resume(received, &mut done);
         assert_eq!(resumed.is_ok(), outcome, "{received} of 2 were received: {resumed:?}");
-        assert!(done.is_empty(), "nothing is done twice");
+        assert!(done.is_empty(), "a put was done twice");
     }
 }
 
@@ -165,7 +165,7 @@ fn lane(stripes: Vec<Connection>) -> TcpLane {
 
 /// A side can no longer write to its closed peer, but still reads all bytes that the peer sent.
 #[test]
-fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_more() {
+fn bytes_sent_before_a_close_are_read_even_if_writes_fail() {
     let [one, mut other] = connections();
     let texts: Vec<String> = (0..1000).map(|number| format!("{number:>9}")).collect();
     let farewell = Header::bare(Kind::Farewell, 0).encode();
@@ -175,7 +175,7 @@ fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_m
     drop(other);
     let (mut events, begun) = (Vec::new(), std::time::Instant::now());
     while !events.iter().any(|event| matches!(event, Event::Lost { .. })) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "after {} events", events.len());
+        assert!(begun.elapsed() < Duration::from_secs(20), "no loss after {} events", events.len());
         lane.note(EndpointId(0), b"thanks").unwrap();
         lane.poll(ccl_clock::now(), &mut events).unwrap();
     }
@@ -188,14 +188,14 @@ fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_m
 }
 
 #[test]
-fn a_lane_finds_what_the_kernel_does_not_tell_of() {
+fn a_lane_finds_messages_that_the_kernel_does_not_report() {
     for sockets in [1, 4, 5, 9] {
         let (mut lane, _others) = lane_that_holds_a_note(sockets);
         let mut events = Vec::new();
         assert_eq!(lane.poll_timeout(), Some(Instant::ZERO), "{sockets} sockets");
         let begun = std::time::Instant::now();
         lane.sleep(Duration::from_secs(60));
-        assert!(begun.elapsed() < Duration::from_secs(10), "{sockets} sockets");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{sockets} sockets: slept on");
         lane.poll(ccl_clock::now(), &mut events).unwrap();
         let notes = events.iter().filter(|event| matches!(event, Event::Note { .. })).count();
         assert_eq!(notes, 1, "{sockets} sockets: {events:?}");

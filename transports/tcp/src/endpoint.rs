@@ -28,7 +28,7 @@ const AT_ONCE: usize = 64;
 /// Longest time that an acknowledgement waits for a frame that can carry it.
 pub(crate) const ACK_DELAY_MAX: Duration = Duration::from_micros(300);
 
-/// Remote key: the data that a peer needs to write to memory of this side.
+/// Remote key: what a peer must know to be able to write to memory of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
@@ -134,7 +134,8 @@ impl Endpoint {
         self.inbox.withdraw(is_registered, unfinished);
     }
 
-    /// Makes a put that is not done read its tail, the second part of its payload, from `to`.
+    /// Makes an unfinished put read its tail (the second part of its payload) from `to` from now
+    /// on.
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }

@@ -17,18 +17,18 @@ pub(crate) enum StripeEnd {
 /// Breach of the protocol by the peer. In messages, the peer's name precedes these texts.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {
-    #[error("sent something that is no frame")]
+    #[error("sent bytes that are not a frame")]
     NoFrame,
     #[error("wrote to memory that was not shared with it")]
     NotShared,
-    #[error("acknowledges frames that were never sent")]
+    #[error("acknowledged frames that were never sent")]
     NeverSent,
     #[error("resumed a connection that was not broken")]
     NotBroken,
     /// The connection lost this number of messages, which cannot be sent again.
     #[error(
         "has not received {0} messages, which cannot be sent again because their memory was \
-         given back"
+         released"
     )]
     GivenBack(usize),
     #[error("sent bytes that cannot be written to their target: {0}")]

@@ -44,7 +44,7 @@ struct Layout {
     acknowledged: u32,
     end: u32,
 }
-const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
+const _: () = assert!(cfg!(target_endian = "little"), "frames need a little-endian host");
 
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_survive_their_journey() {
+    fn an_encoded_header_decodes_to_the_same_header() {
         for kind in [Kind::Put, Kind::Acknowledge, Kind::Farewell, Kind::Resume, Kind::Note] {
             for immediate in [None, Some(0), Some(u32::MAX)] {
                 let bytes = if kind == Kind::Put { 1 << 31 } else { 0 };

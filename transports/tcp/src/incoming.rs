@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_a_frame_before_its_last_byte() {
+    fn a_frame_is_reported_only_after_its_last_byte() {
         let text: Vec<u8> = (0..BYTES).map(|at| at as u8).collect();
         for (frame, arrival) in frames(&text) {
             for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, frame.len() - 1] {

@@ -326,7 +326,7 @@ impl Lane for TcpLane {
     fn abort(&mut self, endpoint: EndpointId) {
         let is_ours = self.process == rustix::process::getpid();
         if let (Ok(peer), true) = (self.endpoint(endpoint), is_ours) {
-            peer.lose("this side has given the connection up".to_owned());
+            peer.lose("this side has aborted the link".to_owned());
         }
         self.detach(endpoint);
     }

@@ -181,7 +181,7 @@ impl Transport for TcpTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         if id.0 != DEVICE {
-            let advice = format!("the only one of TCP is {DEVICE:?}");
+            let advice = format!("the only device of TCP is {DEVICE:?}");
             return Err(TransportError::NoDevice { device: id.0.clone(), advice });
         }
         Ok(Arc::new(TcpDevice::open(self.options.clone())?))

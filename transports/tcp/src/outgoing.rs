@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_break_exactly_what_did_not_arrive_is_sent_again() {
+    fn after_a_break_only_missing_frames_are_sent_again() {
         const PUTS: u64 = 5;
         for received in 0..=PUTS {
             let mut outgoing = Outgoing::new(false);
@@ -349,10 +349,10 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_what_was_not_sent_ends_the_connection() {
+    fn acknowledging_frames_that_were_not_sent_is_an_error() {
         let mut outgoing = Outgoing::new(false);
         outgoing.push(put(1));
-        assert!(outgoing.acknowledge(1, &mut Vec::new()).is_err(), "it is not written yet");
+        assert!(outgoing.acknowledge(1, &mut Vec::new()).is_err(), "the put is not sent yet");
         let (mut connection, _far) = pair();
         outgoing.write(&mut connection, 0).unwrap();
         assert!(outgoing.acknowledge(2, &mut Vec::new()).is_err());
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_cannot_be_sent_again() {
+    fn puts_whose_memory_is_released_cannot_be_sent_again() {
         let mut outgoing = Outgoing::new(true);
         (0..2).for_each(|id| outgoing.push(put(id)));
         let (mut connection, _far) = pair();

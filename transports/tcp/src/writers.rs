@@ -54,7 +54,8 @@ impl Writers {
             let until = ccl_clock::now() + WITHIN;
             while seen % 2 == 1 && lane.load(Ordering::Acquire) == seen {
                 if ccl_clock::now() >= until {
-                    let (what, peer) = ("taking memory back", "a thread that polls".to_owned());
+                    let (what, peer) =
+                        ("synchronising a deregistration", "a thread that polls a lane".to_owned());
                     return Err(TransportError::Deadline { what, peer, after: WITHIN });
                 }
                 std::thread::sleep(PAUSE);
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_memory_back_waits_for_each_lane_that_writes() {
+    fn deregistering_waits_for_each_lane_that_writes() {
         let (writers, others) = (Writers::default(), Writers::default());
         let [idle, busy, gone] = [(); 3].map(|()| writers.join());
         drop(gone);
@@ -108,7 +109,7 @@ mod tests {
                 writers.wait().unwrap();
                 told.send(()).unwrap();
             });
-            assert!(waited.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
+            assert!(waited.recv_timeout(Duration::from_millis(50)).is_err(), "wait() did not wait");
             drop(writing);
             // A lane that starts meanwhile is not waited for.
             let _again = busy.begin();
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn of_lanes_that_are_gone_nothing_is_kept() {
+    fn dropped_lanes_are_removed_from_the_list() {
         let writers = Writers::default();
         (0..100).for_each(|_| drop(writers.join()));
         assert!(writers.all().len() <= 1);

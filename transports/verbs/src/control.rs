@@ -29,11 +29,11 @@ impl Control {
             (dscp < 64).then_some(dscp << 2)
         };
         match (asked, asked.is_none().then(notifications).flatten()) {
-            (Some(traffic_class), _) => Control { traffic_class, why: "as asked for" },
+            (Some(traffic_class), _) => Control { traffic_class, why: "as configured" },
             (None, Some(traffic_class)) => {
-                Control { traffic_class, why: "that of congestion notifications" }
+                Control { traffic_class, why: "the class of congestion notifications" }
             }
-            (None, None) => Control { traffic_class: data, why: "that of data" },
+            (None, None) => Control { traffic_class: data, why: "the class of data" },
         }
     }
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_of_the_fabric_is_taken_unless_another_is_asked_for() {
+    fn the_class_of_notifications_is_used_unless_one_is_configured() {
         const INTERFACE: &str = "/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3";
         let choose = |asked, dscp: Option<&str>| {
             Control::choose(asked, 104, ("mlx5_0", 1, 3), |file| match file {
@@ -52,12 +52,13 @@ mod tests {
                 _ => None,
             })
         };
-        let of_data = Control { traffic_class: 104, why: "that of data" };
+        let of_data = Control { traffic_class: 104, why: "the class of data" };
         assert_eq!(choose(None, None), of_data);
-        let of_fabric = Control { traffic_class: 192, why: "that of congestion notifications" };
+        let of_fabric =
+            Control { traffic_class: 192, why: "the class of congestion notifications" };
         assert_eq!(choose(None, Some("48\n")), of_fabric);
-        let asked = Control { traffic_class: 0, why: "as asked for" };
+        let asked = Control { traffic_class: 0, why: "as configured" };
         assert_eq!(choose(Some(0), Some("48\n")), asked);
-        assert_eq!(choose(None, Some("64\n")), of_data, "there is no such DSCP");
+        assert_eq!(choose(None, Some("64\n")), of_data, "64 is not a DSCP");
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Endpoint {
     /// Time at which the current wait for the peer began: for its offer, or for its `Ready`.
     joining_since: Option<Instant>,
     own: Offer,
-    /// Rows of the offered addresses in the port's table of addresses.
+    /// Rows of the offered addresses in the port's GID table.
     rows: Vec<u32>,
     /// Queue pairs, in the order of [`group::needs`].
     queue_pairs: Vec<QueuePair>,
@@ -469,7 +469,7 @@ impl Endpoint {
         }
         let Some(at) = self.partial.iter().position(|one| one.immediate == immediate) else {
             if self.partial.len() == DEPTH_MAX {
-                self.lose(format!("{} begins more puts than it may", self.peer));
+                self.lose(format!("{} has more incomplete puts than the limit", self.peer));
             } else {
                 self.partial.push(Partial { immediate, missing: parts, bytes });
             }

@@ -32,18 +32,18 @@ impl EndpointError {
 pub(crate) enum ConnectError {
     #[error("it sent an invalid offer of queue pairs")]
     NoOffer,
-    #[error("it offers {theirs} queue pairs against {own} here; configure all ranks alike")]
+    #[error("it offers {theirs} queue pairs, and this side {own}; configure all ranks alike")]
     Pairs { theirs: usize, own: usize },
-    #[error("one side is on InfiniBand and the other on Ethernet")]
+    #[error("one side's port is InfiniBand, and the other side's is Ethernet")]
     LinkLayers,
     #[error(
-        "its address is {their} and this side's is {own}, of another family; set \
+        "its address {their} and this side's address {own} are of different families; set \
          FERROCCL_IB_ADDR_FAMILY alike on all ranks"
     )]
     Families { their: IpAddr, own: IpAddr },
     #[error(
-        "row {0} of the table of addresses is beyond 255, the last that a queue pair can use; \
-         choose another (FERROCCL_IB_GID_INDEX)"
+        "row {0} of the GID table is beyond 255, the last that a queue pair can use; \
+         choose another row (FERROCCL_IB_GID_INDEX)"
     )]
     Row(u32),
     #[error(transparent)]

@@ -47,7 +47,7 @@ pub(crate) struct Choice {
 pub enum GidError {
     /// The row that is asked for has no address.
     #[error(
-        "row {index} of the table of addresses is empty; those with one are {there} \
+        "row {index} of the GID table has no address; rows with an address: {there} \
          (FERROCCL_IB_GID_INDEX)"
     )]
     EmptyRow {

@@ -429,7 +429,7 @@ impl Lane for VerbsLane {
 
     fn abort(&mut self, endpoint: EndpointId) {
         if let Ok(peer) = self.endpoint(endpoint) {
-            peer.lose("this side has given the link up".to_owned());
+            peer.lose("this side has aborted the link".to_owned());
         }
         self.detach(endpoint);
     }

@@ -186,7 +186,7 @@ impl Options {
                 return Err(TransportError::Setting {
                     variable: "FERROCCL_IB_ADDR_FAMILY",
                     problem: format!("{other} is neither AF_INET nor AF_INET6"),
-                    advice: "use one of these, or leave it unset for any",
+                    advice: "use one of the two, or leave it unset for any family",
                 });
             }
         };
@@ -194,7 +194,7 @@ impl Options {
         let network = |text: &str| {
             text.parse().map_err(|_| TransportError::Setting {
                 variable: "FERROCCL_IB_ADDR_RANGE",
-                problem: format!("{text} is no network"),
+                problem: format!("{text} is not a network"),
                 advice: "use networks such as 10.0.0.0/8, with commas between them",
             })
         };
@@ -399,8 +399,8 @@ impl Transport for VerbsTransport {
         let problems: Vec<String> = ports.iter().filter_map(unusable).collect();
         match (ports.is_empty(), self.options.devices.as_str()) {
             (false, _) => problems.join("; "),
-            (true, "") => "the kernel has none (`ibv_devices`); to add a software device: `rdma \
-                           link add rxe0 type rxe netdev eth0`"
+            (true, "") => "the kernel has no RDMA device (`ibv_devices`); to add a software \
+                           device: `rdma link add rxe0 type rxe netdev eth0`"
                 .to_owned(),
             (true, devices) => format!("no port matches FERROCCL_IB_HCA={devices}"),
         }

@@ -93,14 +93,14 @@ mod tests {
         assert!(one.admits(60, 100));
         one.add(60);
         assert!(!one.admits(60, 100) && one.has_refused());
-        assert!(!one.admits(1, 100), "it is another one's turn");
+        assert!(!one.admits(1, 100), "no put is admitted after a refusal");
         assert!(one.ask_again() && one.admits(40, 100));
         assert!(other.admits(20, 100));
         other.add(20);
         assert!(!other.admits(31, 100) && other.ask_again());
-        assert!(other.admits(30, 100), "half of it is for each");
+        assert!(other.admits(30, 100), "each lane may use half of the budget");
         other.done(20);
-        assert!(other.admits(200, 100), "nothing of its own is under way");
+        assert!(other.admits(200, 100), "an idle lane may send one put of any length");
         other.add(200);
         assert!(!other.admits(1, 100) && !one.admits(1, 100));
         assert!(stranger.admits(100, 100));

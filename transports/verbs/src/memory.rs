@@ -43,7 +43,7 @@ mod tests {
         let key = shared.encode();
         assert_eq!(Shared::decode(&key), Some(shared));
         for bytes in 0..key.0.len() {
-            assert_eq!(Shared::decode(&RemoteKey(key.0[..bytes].to_vec())), None, "{bytes}");
+            assert_eq!(Shared::decode(&RemoteKey(key.0[..bytes].to_vec())), None, "{bytes} bytes");
         }
         assert_eq!(Shared::decode(&RemoteKey(vec![0xff; key.0.len()])), None);
         let beyond = Shared { address: u64::MAX, ..shared };

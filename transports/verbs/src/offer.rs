@@ -64,9 +64,9 @@ mod tests {
         let bytes = offer.encode();
         assert_eq!(Offer::decode(&bytes), Some(offer));
         for cut in 0..bytes.len() {
-            assert_eq!(Offer::decode(&bytes[..cut]), None, "{cut}");
+            assert_eq!(Offer::decode(&bytes[..cut]), None, "cut to {cut} bytes");
         }
-        assert_eq!(Offer::decode(&[&bytes[..], &[0]].concat()), None, "too long");
-        assert_eq!(Offer::decode(&[0; 23]), None, "no pairs, no packets");
+        assert_eq!(Offer::decode(&[&bytes[..], &[0]].concat()), None, "a trailing byte");
+        assert_eq!(Offer::decode(&[0; 23]), None, "an offer without queue pairs and MTU");
     }
 }

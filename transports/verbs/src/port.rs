@@ -36,7 +36,7 @@ pub(crate) struct Port {
 }
 
 /// The addresses of a port, which may change: an interface gets another address, a subnet manager
-/// gives another LID, and a table of addresses is filled again when a link comes back.
+/// gives another LID, and a GID table is filled again when a link comes back.
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) choice: Choice,
@@ -67,8 +67,8 @@ fn unsuitable(node_type: &str) -> Option<String> {
     let node_type = node_type.trim();
     (!node_type.starts_with("1:")).then(|| {
         format!(
-            "it is neither InfiniBand nor RoCE (type \"{node_type}\"); FERROCCL_TRANSPORT=ofi \
-             reaches EFA through libfabric"
+            "it is neither InfiniBand nor RoCE (type \"{node_type}\"); for EFA, set \
+             FERROCCL_TRANSPORT=ofi, which uses libfabric"
         )
     })
 }
@@ -98,7 +98,8 @@ impl Port {
         let requested = options.partition;
         if context.partition(number, requested).is_none_or(|key| key == 0) {
             return Err(unusable(format!(
-                "row {requested} of its table of partitions is empty (FERROCCL_IB_PKEY)"
+                "row {requested} of its partition key table has no key; choose another row \
+                 (FERROCCL_IB_PKEY)"
             )));
         }
         let Options { control_traffic_class, traffic_class, .. } = *options;
@@ -144,7 +145,7 @@ impl Port {
             })?;
             let (old, new) = (gid::ip(row.gid), gid::ip(choice.row.gid));
             if old != new {
-                tracing::info!(port = self.name(), %old, %new, "a port has another address");
+                tracing::info!(port = self.name(), %old, %new, "the address of a port has changed");
             }
             located.is_partial = self.is_ethernet() && gid::is_link_local(choice.row.gid);
             (located.choice, located.others) = (choice, others);

@@ -125,7 +125,7 @@ impl QueuePair {
     /// Returns the queue pair at the other end, for messages.
     pub(crate) fn peer_text(&self) -> String {
         self.path.map_or_else(
-            || "nobody".to_owned(),
+            || "no peer yet".to_owned(),
             |path| format!("{}, queue pair {}", gid::ip(path.peer_gid), path.peer_number),
         )
     }

@@ -5,7 +5,7 @@ use rdma_sys::*;
 /// Returns the name of a completion's status, and its usual meaning.
 pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
     match status {
-        IBV_WC_LOC_LEN_ERR => ("local length error", "more bytes than the port moves at once"),
+        IBV_WC_LOC_LEN_ERR => ("local length error", "the message is longer than the port allows"),
         IBV_WC_LOC_QP_OP_ERR => (
             "local queue pair operation error",
             "the device's own link went down, or its driver failed",
@@ -17,28 +17,28 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
         IBV_WC_WR_FLUSH_ERR => ("flushed", "the queue pair had failed before"),
         IBV_WC_BAD_RESP_ERR => ("bad response", "the peer's device or the network is faulty"),
         IBV_WC_LOC_ACCESS_ERR => {
-            ("local access error", "memory of this process is registered for other uses")
+            ("local access error", "memory of this process is not registered for this use")
         }
         IBV_WC_REM_INV_REQ_ERR => {
-            ("remote invalid request", "the peer's queue pair does not allow what was asked of it")
+            ("remote invalid request", "the peer's queue pair does not allow the request")
         }
         IBV_WC_REM_ACCESS_ERR => (
             "remote access error",
-            "the peer has taken back the memory that was written to, or never granted it",
+            "the peer has revoked access to the memory that was written to, or never granted it",
         ),
         IBV_WC_REM_OP_ERR => {
             ("remote operation error", "the peer's device could not carry out the request")
         }
         IBV_WC_RETRY_EXC_ERR => (
             "transport retries exceeded",
-            "the peer does not answer: its process or host is gone, the network drops too much, or \
-             no route reaches it with this address and priority",
+            "the peer does not answer: its process or host is gone, the network drops too many \
+             packets, or no route reaches it with this address and priority",
         ),
         IBV_WC_RNR_RETRY_EXC_ERR => (
             "receiver not ready",
             "the peer's process was stopped, or does not poll its completions",
         ),
-        IBV_WC_REM_ABORT_ERR => ("remote abort", "the peer gave it up"),
+        IBV_WC_REM_ABORT_ERR => ("remote abort", "the peer aborted the operation"),
         IBV_WC_FATAL_ERR => ("fatal error", "the device has failed: see `dmesg`"),
         IBV_WC_RESP_TIMEOUT_ERR => ("response timeout", "the peer does not answer"),
         IBV_WC_GENERAL_ERR => ("general error", "the device has failed: see `dmesg`"),
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_explained() {
+    fn statuses_and_events_have_a_name_and_a_meaning() {
         let (name, meaning) = meaning(IBV_WC_RETRY_EXC_ERR);
         assert_eq!(name, "transport retries exceeded");
         assert!(meaning.contains("does not answer"));

@@ -73,7 +73,7 @@ fn completions(end: &End, count: usize) -> Vec<ibv_wc> {
         let mut some = [ibv_wc::default(); 4];
         let got = end.queue.poll(&mut some).unwrap();
         all.extend_from_slice(&some[..got]);
-        assert!(since.elapsed().as_secs() < 10, "only {all:?}");
+        assert!(since.elapsed().as_secs() < 10, "only these completions came: {all:?}");
     }
     all
 }
@@ -91,7 +91,7 @@ fn post(end: &mut End, writes: &[Write]) -> Result<(), TransportError> {
 }
 
 #[test]
-fn a_write_arrives_with_its_immediate_and_both_sides_hear_of_it() {
+fn a_write_with_immediate_arrives_and_completes_on_both_sides() {
     let (mut one, mut other, memory) = joined();
     other.pair.receive(1, 0).unwrap();
     one.region.write(0, b"head").unwrap();
@@ -127,7 +127,7 @@ fn inline_bytes_are_taken_when_they_are_posted() {
 }
 
 #[test]
-fn room_is_counted_until_a_completion_frees_it() {
+fn a_full_queue_pair_has_room_again_after_a_completion() {
     let (mut one, other, memory) = joined();
     let quiet = Write { signaled: false, ..write(&memory, &other, 1, 4) };
     let mut writes = vec![quiet; 8];
@@ -165,13 +165,13 @@ fn memory_that_was_not_granted_is_not_written() {
 }
 
 #[test]
-fn who_is_gone_or_not_ready_is_told_apart() {
+fn writes_wait_for_a_receive_request_and_fail_if_the_peer_is_gone() {
     let (mut one, other, memory) = joined();
     let ready = Write { immediate: Some(1), ..write(&memory, &other, 1, 4) };
     post(&mut one, &[ready]).unwrap();
     let mut none = [ibv_wc::default(); 1];
     for _ in 0..1000 {
-        assert_eq!(one.queue.poll(&mut none), Ok(0), "it waits for a receive request");
+        assert_eq!(one.queue.poll(&mut none), Ok(0), "the write must wait for a receive request");
     }
     let (address, key) = other.memory.remote();
     drop(other);
@@ -181,11 +181,11 @@ fn who_is_gone_or_not_ready_is_told_apart() {
     let late =
         Write { id: 2, from, then: None, to, immediate: None, signaled: false, inline: false };
     post(&mut one, &[late]).unwrap();
-    assert_eq!(completions(&one, 1)[0].status, IBV_WC_WR_FLUSH_ERR, "and flushed");
+    assert_eq!(completions(&one, 1)[0].status, IBV_WC_WR_FLUSH_ERR, "later writes must be flushed");
 }
 
 #[test]
-fn a_port_without_link_keeps_all_waiting_and_says_so() {
+fn a_port_without_a_link_raises_an_event_and_delays_writes() {
     let (mut one, other, memory) = joined();
     let context = Context::open(functions(), &other.device.name()).unwrap();
     other.device.set_link(false);
@@ -223,7 +223,7 @@ fn ports_are_listed_whether_they_can_be_used_or_not() {
 }
 
 #[test]
-fn ports_carry_what_the_coding_of_their_lanes_leaves() {
+fn the_rate_of_a_port_excludes_the_coding_of_its_lanes() {
     let gigabits = |active_width, active_speed| {
         let attr = ibv_port_attr { active_width, active_speed, ..ibv_port_attr::default() };
         bytes_per_s(&attr).map(|rate| rate * 8e-9)
@@ -235,7 +235,7 @@ fn ports_carry_what_the_coding_of_their_lanes_leaves() {
 }
 
 #[test]
-fn a_bell_rings_for_what_comes_after_it_was_armed() {
+fn the_bell_rings_only_for_completions_after_it_was_armed() {
     let (mut one, mut other, memory) = joined();
     other.pair.receive(2, 0).unwrap();
     let rings = || {
@@ -256,12 +256,12 @@ fn a_bell_rings_for_what_comes_after_it_was_armed() {
     post(&mut one, &[write]).unwrap();
     completions(&one, 1);
     other.queue.arm().unwrap();
-    assert!(!rings(), "it had come before");
+    assert!(!rings(), "the bell rang for an earlier completion");
     completions(&other, 1);
 }
 
 #[test]
-fn limits_are_told_with_what_to_do() {
+fn errors_at_the_limits_of_a_device_say_what_to_do() {
     let few = end(Limits { pairs: 1, memory_bytes: BYTES, ..Limits::default() });
     let context = Context::open(functions(), &few.device.name()).unwrap();
     let domain = Domain::new(Arc::clone(&context)).unwrap();
@@ -270,7 +270,7 @@ fn limits_are_told_with_what_to_do() {
     let error = Memory::register(&domain, &few.region, false).unwrap_err().to_string();
     assert!(error.contains("ulimit -l"), "{error}");
     let error = Queue::new(&context, 1 << 20).unwrap_err().to_string();
-    assert!(error.contains("no room for so many"), "{error}");
+    assert!(error.contains("no room for this completion queue"), "{error}");
     let error = Context::open(functions(), "mlx5_7").unwrap_err().to_string();
     assert!(error.contains("mlx5_7"), "{error}");
     assert!(context.port(2).is_err() && context.partition(1, 0) == Some(0xffff));
@@ -278,7 +278,7 @@ fn limits_are_told_with_what_to_do() {
 }
 
 #[test]
-fn what_is_dropped_is_gone() {
+fn dropped_queue_pairs_and_memory_are_released() {
     let (one, _other, memory) = joined();
     let End { pair, queue, memory: own, device, .. } = one;
     assert_eq!(device.in_use(), (1, 1));

@@ -13,39 +13,39 @@ ccl_core::tunables! {
              each rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI, or else those \
              of its NUMA node.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
-            "Row of the port's table of addresses that verbs uses. -1 chooses the row: with \
-             RoCE, a routed address of version 2, preferably IPv4.";
+            "Row of the port's GID table with the address that verbs uses. -1 chooses the row: \
+             with RoCE, an address of RoCE v2, preferably a routed one and IPv4.";
         address_family: String = String::new(), "FERROCCL_IB_ADDR_FAMILY",
             Some("NCCL_IB_ADDR_FAMILY"), false,
-            "Only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
+            "Use only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
         address_range: String = String::new(), "FERROCCL_IB_ADDR_RANGE",
             Some("NCCL_IB_ADDR_RANGE"), false,
-            "Only RoCE addresses of these networks, such as 10.0.0.0/8, separated by commas; empty \
-             takes all.";
+            "Use only RoCE addresses of these networks, such as 10.0.0.0/8, separated by commas; \
+             empty takes all.";
         partition: u8 = 0, "FERROCCL_IB_PKEY", Some("NCCL_IB_PKEY"), false,
-            "Row of the port's table of partitions that verbs uses.";
+            "Row of the port's partition key (P_Key) table with the key that verbs uses.";
         control_traffic_class: Option<u8> = None, "FERROCCL_IB_CONTROL_TC", Some("NCCL_IB_FIFO_TC"),
             false,
             "Traffic class of credits and CTS, which have a queue pair of their own. A class with \
-             priority keeps them from waiting behind data. -1: that of the fabric's \
-             congestion notifications, where the driver tells it, else FERROCCL_IB_TC.";
+             priority keeps them from waiting behind data. -1 takes the class of the \
+             fabric's congestion notifications if the driver reports it, else FERROCCL_IB_TC.";
         service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
             "Service level of all packets that verbs sends.";
         timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,
             "Exponent of the time that the hardware waits for an acknowledgement: 4.096 \
-             microseconds times two to the power of this; 18 is about a second.";
+             microseconds times two to the power of this value; 18 is about a second.";
         retries: u8 = 6, "FERROCCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), false,
             "How often the hardware sends a packet again before the peer counts as gone. With 7 \
              some devices never give up.";
         rnr_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
-            "How often the hardware asks a receiver again that has no receive request left; 7 is \
-             for ever, so a stopped peer, which runs out of receive requests, is waited for.";
+            "How often the hardware retries when the receiver has no receive request left. 7 \
+             retries for ever, so it waits for a stopped peer, which runs out of receive requests.";
         mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
             "Longest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes, or the port's MTU \
              if that is less. The two ends of a link take the smaller one.";
         relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
             Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
-            "Let writes of RDMA devices overtake each other on the PCIe bus, where they can; 0 \
-             keeps their order. Nothing here relies on their order.";
+            "Let writes of RDMA devices overtake each other on the PCIe bus, if the devices can; 0 \
+             keeps the order of writes. ferroccl does not rely on that order.";
     }
 }

@@ -147,7 +147,7 @@ fn in_guest(options: &Options) -> Outcome<ExitCode> {
     fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
     let table = out.join("table.md");
     let rounds = options.rounds.to_string();
-    println!("this machine has no RDMA device, so all is measured in the guest, which is emulated");
+    println!("this machine has no RDMA device, so the measurements run in an emulated guest");
     let flags = ["--rdma", "--rounds", &rounds];
     let places = [("--built", &built), ("--markdown", &table)];
     let places = places.into_iter().flat_map(|(flag, place)| [flag.as_ref(), place.as_os_str()]);
@@ -267,7 +267,7 @@ fn crowd(ours: &ours::Program, theirs: Option<&mpi::Program>, rounds: u32) -> Ou
     }
     let (few, many) = (format!("{RANKS} ranks"), format!("{CROWD_RANKS} ranks"));
     Ok(format!(
-        "\n{} on the same cores, in µs:\n\n{}",
+        "\nAll_reduce of {} on the same cores, in µs:\n\n{}",
         size(CROWD_BYTES),
         report::table(&["", &few, &many, "ratio"], &rows)
     ))
@@ -283,11 +283,11 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         "g" => 30,
         unit => return Err(format!("`{unit}` is no unit; use K, M or G")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size, such as 64K"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size (example: 64K)"))?;
     let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= 4 << 30);
     match bytes {
         Some(bytes) if bytes >= 4 && bytes % 4 == 0 => Ok(bytes),
-        Some(_) => Err(format!("`{text}` is no whole number of float32 elements")),
+        Some(_) => Err(format!("`{text}` is no positive multiple of 4 bytes (float32)")),
         None => Err(format!("`{text}` is more than 4G")),
     }
 }

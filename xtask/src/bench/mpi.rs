@@ -13,7 +13,7 @@ use crate::{Outcome, process};
 
 /// Message for a machine without Open MPI.
 pub(super) const MISSING: &str =
-    "Open MPI is missing: only our side is measured. `cargo xtask setup` installs it.";
+    "Open MPI is missing, so it is not measured. `cargo xtask setup` installs it.";
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -78,7 +78,7 @@ pub(super) fn parse(output: &str, bytes: u64) -> Outcome<Sample> {
     let rows = output.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok());
     let row = rows.into_iter().find(|row| row.bytes == bytes);
     row.map(|row| Sample { median_us: row.median_us, p99_us: Some(row.p99_us) })
-        .ok_or_else(|| format!("the program printed no line for {bytes} bytes:\n{output}"))
+        .ok_or_else(|| format!("the measured program printed no line for {bytes} bytes:\n{output}"))
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_the_size_is_read() {
+    fn the_line_for_the_message_size_is_parsed() {
         let output = "a warning\n{\"bytes\":8,\"median_us\":0.5,\"p99_us\":1.5}\n";
         assert_eq!(parse(output, 8), Ok(Sample { median_us: 0.5, p99_us: Some(1.5) }));
         assert!(parse(output, 16).unwrap_err().contains("16 bytes"));

@@ -60,8 +60,8 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
         }
     }
     let mut text = format!(
-        "Over TCP through the plugin interface, `ferroccl netcheck`: half of a round trip in µs, \
-         and a stream with 8 messages in flight in GB/s:\n\n{}",
+        "Over TCP through the plugin interface, measured by `ferroccl netcheck`: half of a \
+         round trip in µs, and a stream with 8 messages in flight in GB/s:\n\n{}",
         against_reference(sizes, &ours, &theirs)
     );
     text.push_str(&format!(
@@ -114,7 +114,7 @@ impl Built {
         let said = process::capture(command.arg(bytes.to_string()), RUN_WITHIN)?;
         let json: Value = serde_json::from_str(&said).unwrap_or_default();
         let rate = json["bandwidth_gbps"].as_f64();
-        Ok(message(bytes, rate.ok_or_else(|| format!("{BARE} measured nothing: {said}"))?))
+        Ok(message(bytes, rate.ok_or_else(|| format!("`{BARE}` measured nothing: {said}"))?))
     }
 }
 
@@ -187,8 +187,8 @@ fn against_iperf(sizes: &[u64], theirs: &[Found], iperf: &Series) -> String {
     let rates = sizes.iter().zip(theirs).map(|(bytes, found)| rate(*bytes, &found.stream));
     let (best, line) = (rates.fold(0.0, f64::max), rate(LONG_BYTES, iperf));
     format!(
-        "The reference reaches {best:.2} GB/s at its best size, {:.2} of `iperf3 -P 1`, which \
-         reaches {line:.2}.",
+        "The reference reaches {best:.2} GB/s at its best size, {:.2} of the rate of `iperf3 -P \
+         1`, which reaches {line:.2} GB/s.",
         best / line
     )
 }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_netcheck_writes_becomes_times() {
+    fn times_are_parsed_from_the_json_of_netcheck() {
         let json = r#"{"performance": [
             {"bytes": 8, "latency_us": 2.5, "latency_p99_us": 9.0, "bandwidth_gbps": 0.004}]}"#;
         let json = serde_json::from_str(json).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_compare_times_and_rates_each_their_way() {
+    fn tables_divide_times_by_times_and_rates_by_rates() {
         let found = |us: f64| {
             let mut found = Found::default();
             found.latency.push(Sample { median_us: us, p99_us: None });

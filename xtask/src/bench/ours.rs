@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn errors_name_a_missing_row_field_or_json() {
         assert!(parse_ours("[]", 8).unwrap_err().contains("8 bytes"));
         assert!(parse_ours("[{\"size_bytes\": 8}]", 8).unwrap_err().contains("time_us_p50"));
         assert!(parse_ours("no", 8).unwrap_err().contains("no JSON"));

@@ -124,7 +124,7 @@ impl What {
             What::Stream(_) => format!("messages of {bytes} one way, {PAIRS} queue pairs, Gb/s"),
             What::AllReduce => {
                 format!(
-                    "all_reduce of {bytes}, against half of perftest's rate both ways (-b), Gb/s"
+                    "all_reduce of {bytes}, against half of perftest's bidirectional rate, Gb/s"
                 )
             }
         }
@@ -175,7 +175,7 @@ impl Sides<'_> {
     fn over_two(&self, command: &mut Command) -> Outcome {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let port = listener.and_then(|listener| listener.local_addr());
-        let port = port.map_err(|error| format!("no free port: {error}"))?.port().to_string();
+        let port = port.map_err(|error| format!("no port is free: {error}"))?.port().to_string();
         let be = |command: &mut Command, rank: usize| {
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
             command.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
@@ -219,7 +219,7 @@ impl Sides<'_> {
     fn perftest(&self, what: What) -> Outcome<f64> {
         let mut tries = (0..PERFTEST_TRIES).map(|_| self.perftest_once(what));
         let found = tries.find_map(Result::transpose).transpose()?;
-        found.ok_or_else(|| format!("perftest printed no time, {PERFTEST_TRIES} times in a row"))
+        found.ok_or_else(|| format!("perftest printed no time in {PERFTEST_TRIES} runs"))
     }
 
     /// Runs perftest once; returns `None` if it prints zeros.
@@ -259,7 +259,7 @@ impl Sides<'_> {
         let mut client = side(last);
         client.arg("127.0.0.1");
         let said = process::capture(&mut client, RUN_WITHIN)?;
-        let row = row_of(&said, bytes).ok_or_else(|| format!("{tool} said no row:\n{said}"))?;
+        let row = row_of(&said, bytes).ok_or_else(|| format!("{tool} printed no row:\n{said}"))?;
         let found = match what {
             What::Latency(_) => row.get(5).copied(),
             What::Stream(_) => row.get(3).map(|gbps| bytes as f64 * 8e-3 / gbps),
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_perftest_says_is_read() {
+    fn the_row_of_perftest_is_parsed() {
         let said = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate\n \
                     1048576    40               0.00              0.25   \t\t   0.000023\n";
         assert_eq!(row_of(said, 1 << 20), Some(vec![1_048_576.0, 40.0, 0.0, 0.25, 0.000_023]));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_programs_write_becomes_times() {
+    fn times_are_parsed_from_the_json_of_our_programs() {
         let matrices = r#"{"results": {"latency_us": [[null, 7.5], [7.0, null]],
             "bandwidth_gbps": [[null, 0.5], [0.4, null]]}}"#;
         let matrices = serde_json::from_str(matrices).unwrap();

@@ -40,7 +40,7 @@ pub(super) fn in_turn(
             series.push(Sample { median_us: *told, p99_us: None });
         }
         let [own, theirs] = told;
-        println!("{what}, round {round} of {rounds}: {own:.1} µs, {other} {theirs:.1}");
+        println!("{what}, round {round} of {rounds}: ours {own:.1} µs, {other} {theirs:.1} µs");
     }
     Ok(all)
 }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_with_the_range_of_neighbours() {
+    fn a_ratio_is_of_medians_with_its_range_over_the_rounds() {
         assert_eq!(
             ratio(&series(&[2.0, 4.0, 3.0]), &series(&[2.0, 2.0, 2.0])),
             "1.50 (1.00..2.00)"

@@ -53,8 +53,8 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
         return Ok(Verdict::Passed);
     }
     Err(format!(
-        "{} found inputs in fuzz/artifacts; mend the code and keep them in fuzz/crashes/TARGET, \
-         where the unit tests find them",
+        "fuzzing of {} failed; fix the code, and move the inputs in fuzz/artifacts to \
+         fuzz/crashes/TARGET, where the unit tests run them",
         failed.join(", ")
     ))
 }
@@ -127,9 +127,9 @@ mod tests {
         assert!(!built.is_empty());
         for (target, function) in built {
             let replayed = format!("replay(\"{target}\", super::{function})");
-            assert!(tests.contains(&replayed), "no crate tests `{replayed}`");
+            assert!(tests.contains(&replayed), "no unit test contains `{replayed}`");
             let corpus = root().join("fuzz/corpus").join(&target);
-            assert!(fs::read_dir(corpus).unwrap().next().is_some(), "{target}");
+            assert!(fs::read_dir(corpus).unwrap().next().is_some(), "{target} has no corpus");
         }
     }
 }

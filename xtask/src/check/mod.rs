@@ -28,7 +28,7 @@ const COMMAND_S: u64 = 3600;
 pub(crate) struct Options {
     /// Checks to run; all if none is named.
     names: Vec<Check>,
-    /// Run the longer versions.
+    /// Run the longer versions of the checks.
     #[arg(long)]
     full: bool,
     /// Run the suites of the deep tier that cover changes since this commit, in place of the
@@ -42,7 +42,7 @@ pub(crate) struct Options {
 enum Check {
     /// Every interleaving of the lock-free code in small cases.
     Loom,
-    /// Random interleavings of longer cases.
+    /// Random interleavings of the lock-free code in longer cases.
     Shuttle,
     /// AddressSanitizer over the tests of code that touches `unsafe`.
     Asan,
@@ -52,7 +52,7 @@ enum Check {
     Recorder,
     /// Fuzzers over everything that reads bytes from outside.
     Fuzz,
-    /// Code that uses libfabric, over two versions of libfabric.
+    /// Tests of code that uses libfabric, over two versions of libfabric.
     Ofi,
     /// Packages of the library, each built by itself.
     Packages,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_toolchain_is_not_forced_upon_another() {
+    fn variables_of_our_toolchain_are_not_passed_to_another() {
         let command = cargo(Some("+nightly"), "place", "-Zx", false).unwrap();
         assert_eq!(process::typed(&command), "cargo +nightly");
         let gone =

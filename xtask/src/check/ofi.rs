@@ -49,7 +49,7 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
         (0, why) => Ok(Verdict::Skipped(why)),
         (_, why) => {
             if !why.is_empty() {
-                println!("{SKIPPED}libfabric over one version only: {why}");
+                println!("{SKIPPED}tests over a second version of libfabric: {why}");
             }
             Ok(Verdict::Passed)
         }
@@ -82,15 +82,15 @@ fn wheel() -> Outcome<PathBuf> {
         return Ok(library);
     }
     if !process::is_installed("python3") {
-        return Err(format!("there is no python3, with which {WHEEL} is installed"));
+        return Err(format!("there is no python3, which is needed to install {WHEEL}"));
     }
     zig::environment(&place)?;
     zig::install(&place, &["--no-deps", WHEEL], INSTALL_WITHIN)
-        .map_err(|error| format!("{WHEEL} cannot be had: {error}"))?;
+        .map_err(|error| format!("{WHEEL} cannot be installed: {error}"))?;
     if library.join(LIBRARY).is_file() {
         return Ok(library);
     }
-    Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; name a version that has"))
+    Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; pin a version that has it"))
 }
 
 /// Runs the tests of code that uses libfabric: bindings, transport, command and collectives.

@@ -30,7 +30,9 @@ pub(super) fn run() -> Outcome<Verdict> {
     let binary = workspace::target_dir()?.join("release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
     let cost = on - off;
-    println!("{on:.1} instructions per operation with the recorder, {off:.1} without: {cost:.1}");
+    println!(
+        "{on:.1} instructions per operation with the recorder, {off:.1} without it: {cost:.1} more"
+    );
     if cost.round() <= INSTRUCTIONS_MAX && cost > 0.0 {
         return Ok(Verdict::Passed);
     }
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_read() {
+    fn the_instruction_count_is_parsed() {
         assert_eq!(collected("==7== Collected : 123456"), Some(123_456.0));
         assert_eq!(collected("==7== Events    : Ir"), None);
     }

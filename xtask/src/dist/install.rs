@@ -26,7 +26,7 @@ pub(super) fn check(scratch: &Path, name: &str, tarball: &Path, wheel: &Path) ->
     let unpacked = unpack(scratch, name, tarball)?;
     let packed = unpacked.join("lib").join(BY_DEFAULT);
     if read(&packed)? != read(&library)? {
-        return Err(format!("{} is not what the wheel has", packed.display()));
+        return Err(format!("{} differs from the wheel's plugin", packed.display()));
     }
     println!("ok: {BY_DEFAULT} of the tarball is the wheel's {PLUGIN}");
     let mut netcheck = Command::new(unpacked.join("bin/ferroccl"));
@@ -43,7 +43,7 @@ fn install_wheel(environment: &Path, wheel: &Path) -> Outcome<PathBuf> {
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]);
     zig::quiet(pip.arg(wheel), STEP_WITHIN)?;
-    println!("ok: `pip install` into an empty environment");
+    println!("ok: `pip install` works in an empty environment");
     let command = environment.join("bin").join(wheel::COMMAND);
     let directory = process::capture(&mut Command::new(&command), STEP_WITHIN)?;
     let library = process::capture(Command::new(&command).arg("--file"), STEP_WITHIN)?;
@@ -51,13 +51,18 @@ fn install_wheel(environment: &Path, wheel: &Path) -> Outcome<PathBuf> {
     let inside = environment.canonicalize().is_ok_and(|place| library.starts_with(place));
     if library != directory.join(PLUGIN) || !inside {
         let shown = (directory.display(), library.display());
-        return Err(format!("{}: it prints {} and {}", wheel::COMMAND, shown.0, shown.1));
+        return Err(format!(
+            "{} prints {} and {}, which are not the plugin's paths",
+            wheel::COMMAND,
+            shown.0,
+            shown.1
+        ));
     }
     println!("ok: {} prints {}", wheel::COMMAND, directory.display());
     let mut load = Command::new(&python);
     load.args(["-c", LOAD]).arg(&library).args(TABLES);
     zig::quiet(&mut load, STEP_WITHIN)?;
-    println!("ok: the plugin loads from there, with {}", TABLES.join(", "));
+    println!("ok: the installed plugin loads, with {}", TABLES.join(", "));
     Ok(library)
 }
 

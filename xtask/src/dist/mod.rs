@@ -94,7 +94,7 @@ pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
     let shown = file.file_name().unwrap_or_default().display();
     if !needs.foreign.is_empty() {
         let foreign = needs.foreign.join(", ");
-        return Err(format!("{shown} needs {foreign}: only the C library's own may be needed"));
+        return Err(format!("{shown} needs {foreign}, but may need only the C library"));
     }
     if needs.glibc() == 0 {
         return Err(format!("readelf shows no symbol of glibc in {shown}: it cannot be checked"));

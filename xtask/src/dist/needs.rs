@@ -110,7 +110,7 @@ Version needs section '.gnu.version_r' contains 2 entries:
 ";
 
     #[test]
-    fn what_is_needed_and_offered_is_read() {
+    fn needed_libraries_and_exported_symbols_are_parsed() {
         let needs = parse(SAID);
         assert_eq!(needs.foreign, ["libgcc_s.so.1"]);
         assert_eq!(needs.exports, ["ncclNetPlugin_v8"]);
@@ -119,7 +119,7 @@ Version needs section '.gnu.version_r' contains 2 entries:
     }
 
     #[test]
-    fn what_an_older_glibc_lacks_is_named() {
+    fn symbols_that_an_older_glibc_lacks_are_named() {
         let needs = parse(SAID);
         let later = ["gettid@GLIBC_2.30", "_dl_find_object@GLIBC_2.35", "GLIBC_ABI_DT_RELR"];
         assert_eq!(needs.later_than(28), later);

@@ -17,7 +17,7 @@ const NAME: &str = "ferroccl_nccl_net";
 /// Command that prints the plugin's directory or, with `--file`, the plugin's path.
 pub(super) const COMMAND: &str = "ferroccl-nccl-net";
 
-const INIT: &str = r#""""The network plugin of ferroccl for NCCL: where its file is."""
+const INIT: &str = r#""""Locates the file of ferroccl's network plugin for NCCL."""
 
 import pathlib
 
@@ -28,7 +28,7 @@ library = directory / "libnccl-net-ferroccl.so"
 
 
 def main() -> None:
-    """Print the directory, or with --file the plugin's own path."""
+    """Print the plugin's directory or, with --file, the plugin's path."""
     import sys
 
     print(library if "--file" in sys.argv[1:] else directory)
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wheel_has_what_it_records() {
+    fn the_record_of_a_wheel_matches_its_files() {
         assert_eq!(
             file_name("1.2.3", "x86_64"),
             "ferroccl_nccl_net-1.2.3-py3-none-manylinux_2_28_x86_64.whl"

@@ -28,12 +28,12 @@ impl Zig {
     pub(crate) fn install() -> Outcome<Zig> {
         let zig = Zig { target: target_dir()? };
         if !process::is_installed("python3") {
-            return Err("there is no python3, with which zig is installed".to_owned());
+            return Err("there is no python3, which is needed to install zig".to_owned());
         }
         let place = zig.target.join(DIRECTORY);
         environment(&place)?;
         install(&place, &TOOLS, INSTALL_WITHIN)
-            .map_err(|error| format!("zig cannot be had: {error}"))?;
+            .map_err(|error| format!("zig cannot be installed: {error}"))?;
         Ok(zig)
     }
 
@@ -45,7 +45,8 @@ impl Zig {
         let place = self.target.join(DIRECTORY);
         let path = env::var_os("PATH").unwrap_or_default();
         let paths = [place.join("bin")].into_iter().chain(env::split_paths(&path));
-        let paths = env::join_paths(paths).map_err(|error| format!("PATH: {error}"))?;
+        let paths =
+            env::join_paths(paths).map_err(|error| format!("cannot extend PATH: {error}"))?;
         build.env("PATH", paths);
         for cache in ["CARGO_ZIGBUILD_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"] {
             build.env(cache, place.join("cache"));

@@ -62,15 +62,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let shown = bundle.display();
     if options.bundle_only || !process::is_installed("nvidia-smi") {
         println!(
-            "{shown} is ready. On a machine with one GPU and PyTorch: `python3 {SCRIPT} --out \
-             results.json` in it, then here `cargo xtask gpu --record results.json`. Without a \
-             GPU, `python3 {SCRIPT} --backend gloo` tests the checks themselves."
+            "{shown} is ready. Copy it to a machine with one GPU and PyTorch, and run `python3 \
+             {SCRIPT} --out results.json` in it. Then run `cargo xtask gpu --record results.json` \
+             here. Without a GPU, `python3 {SCRIPT} --backend gloo` tests the checks themselves."
         );
         return Ok(());
     }
     let end = check(&bundle)?;
     record(&bundle.join(RESULTS)).map_err(|error| format!("{error}; {}", end.describe()))?;
-    if end.success() { Ok(()) } else { Err(format!("some check failed: {}", end.describe())) }
+    if end.success() { Ok(()) } else { Err(format!("a check failed: {}", end.describe())) }
 }
 
 /// Runs the checks, which write their results step by step. Results of an earlier run are removed
@@ -129,10 +129,10 @@ fn page(results: &Results) -> Outcome<String> {
     let ended = match (results.complete, passed) {
         (false, _) => "The run was cut short",
         (true, true) => "All checks passed",
-        (true, false) => "Some check failed",
+        (true, false) => "A check failed",
     };
     Ok(format!(
-        "# Seen on a GPU\n\nWritten by `cargo xtask gpu`: {date}, commit {commit}, {gpu}, PyTorch \
+        "# GPU results\n\nWritten by `cargo xtask gpu`: {date}, commit {commit}, {gpu}, PyTorch \
          {torch}, CUDA {cuda}, NCCL {nccl}. {ended}.\n\n{}",
         report::table(&["check", "result"], &rows)
     ))
@@ -150,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_gpu_gave_is_a_page_and_what_none_gave_is_none() {
+    fn results_of_a_gpu_make_a_page_and_other_results_an_error() {
         let seen = r#"{"date": "2026-11-22 10:00 UTC", "commit": "abc", "backend": "nccl",
             "torch": "2.11.0", "nccl": "2.28.9", "gpu": "H100", "cuda": "13.0",
             "complete": true, "passed": false,
             "rows": [["loads", "ok: v8"], ["same bits", "FAILED: a\nb | c"]]}"#;
         let mut results: Results = serde_json::from_str(seen).unwrap();
         let text = page(&results).unwrap();
-        assert!(text.contains("H100, PyTorch 2.11.0, CUDA 13.0, NCCL 2.28.9. Some check failed"));
+        assert!(text.contains("H100, PyTorch 2.11.0, CUDA 13.0, NCCL 2.28.9. A check failed"));
         assert!(text.contains("| FAILED: a b / c |"), "{text}");
         results.complete = false;
         assert!(page(&results).unwrap().contains("The run was cut short"));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_cut_short_leaves_what_it_has() {
+    fn an_interrupted_run_leaves_the_results_that_it_has() {
         if !has_python() {
             return;
         }

@@ -35,7 +35,7 @@ impl Job {
             job.writable.push(full);
         }
         let here = std::env::current_dir()
-            .map_err(|error| format!("cannot tell the working directory: {error}"))?;
+            .map_err(|error| format!("cannot find the path of the working directory: {error}"))?;
         write(&job.shared().join("plan.sh"), &plan(options, kernel, &job.writable, &here))?;
         write(&job.initramfs(), &initramfs(kernel)?)?;
         for file in [job.out(), job.err(), job.console()] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_the_dead_are_removed() {
+    fn directories_of_dead_processes_are_removed() {
         let cache = std::env::temp_dir().join(format!("ferroccl-jobs-{}", std::process::id()));
         let own = format!("job.{}", std::process::id());
         for name in ["job.999999999", "kernel.999999999", "kernel", &own] {

@@ -84,19 +84,21 @@ fn fetch_into(cache: &Path, place: &Path) -> Outcome {
 
 fn fetch(work: &Path) -> Outcome {
     if !process::is_installed("apt-get") || !process::is_installed("dpkg-deb") {
-        return Err("its kernel is a Debian package, and this is no Debian".to_owned());
+        return Err(
+            "the guest's kernel is a Debian package, and apt-get or dpkg-deb is missing".to_owned()
+        );
     }
     let package = match current_package()? {
         Some(package) => package,
         None => {
             apt(&["update"])?;
-            current_package()?.ok_or_else(|| format!("apt knows no {META_PACKAGE}"))?
+            current_package()?.ok_or_else(|| format!("apt has no package {META_PACKAGE}"))?
         }
     };
     if !package.starts_with(SERIES) {
-        return Err(format!("its recipe is for {SERIES}*, and this Debian has {package}"));
+        return Err(format!("the guest needs a package {SERIES}*, but apt has {package}"));
     }
-    eprintln!("guest: downloading and unpacking {package} (once, not installed)");
+    eprintln!("guest: downloading and unpacking {package} (once; it is not installed)");
     download(work, &package)?;
     unpack(work)?;
     let release = only_entry(&work.join("lib/modules"))?;
@@ -159,7 +161,7 @@ fn unpack_image(work: &Path, release: &str) -> Outcome {
     let bytes = fs::read(&packed).map_err(|error| cannot("read", &packed, &error))?;
     let payload = payload(&bytes)
         .filter(|payload| payload.starts_with(b"\xfd7zXZ\0"))
-        .ok_or_else(|| format!("{} holds no kernel packed by xz", packed.display()))?;
+        .ok_or_else(|| format!("{} holds no kernel that xz compressed", packed.display()))?;
     let (xz, image) = (work.join("vmlinux.xz"), work.join("vmlinux"));
     fs::write(&xz, payload).map_err(|error| cannot("write", &xz, &error))?;
     let output = File::create(&image).map_err(|error| cannot("write", &image, &error))?;
@@ -218,7 +220,8 @@ fn only_entry(dir: &Path) -> Outcome<String> {
     match (entries.next(), entries.next()) {
         (Some(Ok(entry)), None) => Ok(entry.file_name().to_string_lossy().into_owned()),
         _ => Err(format!(
-            "{} is not the modules of one kernel; remove it, and it is fetched again",
+            "{} must hold the modules of one kernel; remove the cache's directory `kernel`, and it \
+             is fetched again",
             dir.display()
         )),
     }

@@ -40,10 +40,10 @@ fn processors() -> clap::builder::RangedI64ValueParser<u8> {
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Time limit of the guest in seconds, from its start to its end. A run that exceeds the limit
-    /// has the status 124.
+    /// exits with status 124.
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
-    /// Processors of the guest.
+    /// Number of the guest's processors.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = processors())]
     smp: u8,
     /// Set-up of the guest before the command; may be given several times.
@@ -53,11 +53,11 @@ pub(crate) struct Options {
     /// guest are lost.
     #[arg(long, value_name = "DIR")]
     rw: Vec<PathBuf>,
-    /// Print the reason and succeed if no guest can be had (no root, no network).
+    /// Print the reason and succeed if this machine cannot run a guest (no root, no network).
     #[arg(long)]
     or_skip: bool,
-    /// Command and its arguments, run in this directory with this environment. The status is that
-    /// of the command, or 124 (time-out), or 125 (the guest did not come up, or died).
+    /// Command and its arguments, run in this directory with this environment. The exit status is
+    /// the command's, or 124 (time-out), or 125 (the guest did not come up, or died).
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -79,7 +79,7 @@ pub(crate) fn again<'a>(
 /// of the new file, although the kernel names the deleted one.
 pub(crate) fn own() -> Outcome<PathBuf> {
     let own = std::env::current_exe()
-        .map_err(|error| format!("cannot tell where this program is: {error}"))?;
+        .map_err(|error| format!("cannot find the path of this program: {error}"))?;
     let text = own.to_string_lossy();
     Ok(text.strip_suffix(" (deleted)").map_or_else(|| own.clone(), PathBuf::from))
 }
@@ -127,10 +127,12 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     };
     let (message, status) = match failure {
         Failure::Unavailable(reason) if options.or_skip => {
-            eprintln!("\nSKIPPED: no guest can be had here: {reason}");
+            eprintln!("\nSKIPPED: this machine cannot run a guest: {reason}");
             return Ok(ExitCode::SUCCESS);
         }
-        Failure::Unavailable(reason) => (format!("no guest can be had here: {reason}"), NO_GUEST),
+        Failure::Unavailable(reason) => {
+            (format!("this machine cannot run a guest: {reason}"), NO_GUEST)
+        }
         Failure::Died(reason) => (reason, NO_GUEST),
         Failure::TimedOut(reason) => (reason, TIMED_OUT),
     };
@@ -158,7 +160,7 @@ fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
             return Err(cannot("lock", &path, &error));
         }
         if Instant::now() > deadline {
-            return Err(format!("another process holds {} for too long", path.display()));
+            return Err(format!("another process has held {} for too long", path.display()));
         }
         thread::sleep(Duration::from_millis(50));
     }

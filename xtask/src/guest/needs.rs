@@ -46,7 +46,7 @@ const APT: [&str; 8] = [
 /// Installs missing programs and files; an error is the reason why this machine has no guest.
 pub(super) fn install_missing(rdma: bool) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
-        return Err("the guest's kernel is for x86_64".to_owned());
+        return Err("the guest's kernel needs an x86_64 host".to_owned());
     }
     install_packages(&missing(rdma))
 }
@@ -63,7 +63,7 @@ fn install_packages(missing: &[&str]) -> Outcome {
     let packages = missing.join(" ");
     if !may_install() {
         return Err(format!(
-            "missing {packages}; as root: apt-get install --no-install-recommends {packages}"
+            "missing {packages}; as root, run: apt-get install --no-install-recommends {packages}"
         ));
     }
     eprintln!("installing {packages} (once)");

@@ -71,10 +71,10 @@ impl Machine<'_> {
             if tail.is_empty() { String::new() } else { format!("; its console says:\n{tail}") };
         if end == End::Deadline {
             let seconds = within.as_secs();
-            return Failure::TimedOut(format!("ended after {seconds} s, its time-out{console}"));
+            return Failure::TimedOut(format!("killed after {seconds} s, its time limit{console}"));
         }
         let end = end.describe();
-        Failure::Died(format!("ended without a status (qemu: {end}){said}{console}"))
+        Failure::Died(format!("ended without the command's status (qemu: {end}){said}{console}"))
     }
 
     fn hardware(&self) -> Vec<String> {
@@ -123,9 +123,9 @@ pub(super) fn with_kvm() -> Outcome<bool> {
     match std::env::var(ACCELERATOR).as_deref() {
         Ok("tcg") => Ok(false),
         Ok("kvm") if has_kvm() => Ok(true),
-        Ok("kvm") => Err(format!("{ACCELERATOR}=kvm, but this processor has no usable KVM")),
+        Ok("kvm") => Err(format!("{ACCELERATOR}=kvm, but KVM is not usable on this machine")),
         Ok("") | Err(_) => Ok(has_kvm()),
-        Ok(other) => Err(format!("{ACCELERATOR}={other}: it may be kvm or tcg")),
+        Ok(other) => Err(format!("{ACCELERATOR}={other}, but it must be kvm or tcg")),
     }
 }
 
@@ -174,7 +174,7 @@ impl Forwarding {
         self.ended.store(true, Ordering::Release);
         match self.thread.join() {
             Ok(forwarded) => forwarded.map_err(|error| format!("cannot forward output: {error}")),
-            Err(_) => Err("cannot forward output".to_owned()),
+            Err(_) => Err("the thread that forwards output panicked".to_owned()),
         }
     }
 }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_processor_that_virtualizes_is_used() {
+    fn kvm_needs_a_processor_with_vmx_or_svm() {
         assert!(virtualizes("processor : 0\nflags\t\t: fpu vmx sse\n"));
         assert!(virtualizes("flags : svm"));
         assert!(!virtualizes("model name : vmx\nflags : fpu vmx_like sse\n"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_after_the_start_is_forwarded_too() {
+    fn output_written_after_the_start_is_forwarded_too() {
         let file = std::env::temp_dir().join(format!("ferroccl-forward-{}", std::process::id()));
         fs::write(&file, b"one\0").unwrap();
         let (mut reader, writer) = io::pipe().unwrap();

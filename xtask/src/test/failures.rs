@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn success_is_passed_over() {
+    fn the_output_of_successful_tests_is_left_out() {
         assert_eq!(told(&["test a ... ok", "", "test result: ok. 1 passed; 0 failed"]), None);
     }
 
@@ -81,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn so_is_the_line_in_which_a_check_says_why_it_failed() {
+    fn a_line_in_which_a_check_says_why_it_failed_is_kept() {
         let lines = ["| check | result |", "| asan  | ok |", "| fuzz  | FAILED: an input |"];
         assert_eq!(told(&lines).unwrap(), lines[2]);
         assert_eq!(told(&["SUMMARY: x"; 1000]).unwrap().lines().count(), COMPLAINTS_MAX);
     }
 
     #[test]
-    fn a_log_is_cut_but_not_the_names() {
+    fn a_long_log_is_cut_but_the_names_of_failed_tests_are_kept() {
         let mut lines = vec!["failures:"];
         lines.extend(vec!["a log's line"; 1000]);
         lines.extend(["failures:", "    a::b", "", "test result: FAILED. 0 passed; 1 failed"]);

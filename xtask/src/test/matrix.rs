@@ -25,8 +25,8 @@ the cell names the algorithm that is used instead.
 /// Places where cells run, in the order of the page, with their descriptions.
 const PLACES: [(&str, &str); 5] = [
     ("network", "Processes in network namespaces"),
-    ("guest", "The same in a virtual machine, whose links lose, delay and reorder"),
-    ("rdma", "Over RDMA, between two Soft-RoCE devices in that machine"),
+    ("guest", "Processes in a virtual machine, whose links lose, delay and reorder packets"),
+    ("rdma", "Over RDMA, between two Soft-RoCE devices in the virtual machine"),
     ("libfabric", "Over libfabric, with its providers in software, on loopback"),
     ("simulator", "The simulator, each cell under many seeds"),
 ];

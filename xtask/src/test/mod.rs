@@ -44,8 +44,8 @@ const SLOWEST: usize = 5;
 /// Flags of `cargo xtask test`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The deep tier: every rank count, seed and cell, sanitizers, fuzzers. Each suite that ran is
-    /// recorded in docs/full-run.md, the fault matrix in docs/fault-matrix.md.
+    /// Run the deep tier: every rank count, seed and cell, sanitizers, fuzzers. Each suite that ran
+    /// is recorded in docs/full-run.md, the fault matrix in docs/fault-matrix.md.
     #[arg(long)]
     full: bool,
     /// Run only this suite; may be given several times.
@@ -54,7 +54,7 @@ pub(crate) struct Options {
     /// Print the suites with their tiers, and run nothing.
     #[arg(long)]
     list: bool,
-    /// Run only tests whose names contain this.
+    /// Run only tests whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
@@ -84,10 +84,10 @@ pub(crate) fn changed(base: &str) -> Outcome {
     let suites = SUITES.iter().filter(|suite| files.iter().any(|file| suite.covers(file)));
     let suite: Vec<String> = suites.map(|suite| suite.name.to_owned()).collect();
     if suite.is_empty() {
-        println!("No suite of the deep tier is for what has changed since {base}.");
+        println!("No suite of the deep tier covers a file that has changed since {base}.");
         return Ok(());
     }
-    println!("{} changed files since {base}: {}", files.len(), suite.join(", "));
+    println!("{} files changed since {base}; suites to run: {}", files.len(), suite.join(", "));
     run(&Options { full: true, suite, list: false, only: None })
 }
 
@@ -266,7 +266,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let before = workspace::status()?;
     let slowness = machine::slowness();
     introduce(slowness);
-    println!("\n== build: compiles all that is tested, with one profile");
+    println!("\n== build: compiles all tests and programs, with one profile");
     let start = Instant::now();
     let binaries = binaries::build(BUILD_WITHIN)?;
     let mut build = Report::new("build", Duration::from_secs(BUILD_USUAL_S));
@@ -296,7 +296,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
                 None => run.suite(suite, None)?,
                 Some(started) => {
                     let report = started.join();
-                    let mut report = report.map_err(|_| format!("{} panicked", suite.name))??;
+                    let mut report =
+                        report.map_err(|_| format!("suite {} panicked", suite.name))??;
                     let held = report.held.take().unwrap_or_default();
                     held.iter().for_each(|line| println!("{line}"));
                     report
@@ -310,7 +311,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         Ok::<(), String>(())
     })?;
     for report in reports.iter().filter(|report| !report.told.is_empty()) {
-        println!("\n== what failed in {}\n{}", report.name, report.told.join("\n"));
+        println!("\n== failures in {}\n{}", report.name, report.told.join("\n"));
     }
     if !options.full {
         reports.push(traces(&before)?);
@@ -319,7 +320,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.full {
         run.cells.into_inner().unwrap_or_else(PoisonError::into_inner).record()?;
     } else {
-        println!("The deep tier (`cargo xtask test --full`), by its records:");
+        println!("The last runs of the deep tier (`cargo xtask test --full`):");
         record::ages().iter().for_each(|age| println!("  {age}"));
     }
     conclude(&reports)
@@ -338,10 +339,13 @@ fn traces(before: &str) -> Outcome<Report> {
 }
 
 fn introduce(slowness: f64) {
-    println!("The tests need Rust and a C linker; each suite says what it installs or skips.");
+    println!("The tests need Rust and a C linker; each suite reports what it installs or skips.");
     println!("{}", setup::notice());
     println!("{}", machine::disk_notice());
-    println!("This machine is {slowness:.1} times slower than usual: deadlines stretch as much.");
+    println!(
+        "This machine takes {slowness:.1} times as long as a usual one; deadlines are longer by \
+         this factor."
+    );
 }
 
 fn row_of(report: &Report) -> record::Row {
@@ -389,7 +393,10 @@ impl Run<'_> {
         let usual = Duration::from_secs(suite.usual_s[usize::from(self.deep)]);
         let mut report = Report { held, ..Report::new(suite.name, usual) };
         if report.held.is_some() {
-            println!("\n== {} starts now, beside the others; its output comes later", suite.name);
+            println!(
+                "\n== {} starts now, beside the other suites; its output comes later",
+                suite.name
+            );
         }
         report.say(format!("\n== {}: {}", suite.name, suite.what));
         report.say(format!("   {}; {}", suite.needs, suite.tiers));
@@ -403,13 +410,13 @@ impl Run<'_> {
         let slowest = slowest.map(|(took, title)| format!("{:.1} s {title}", took.as_secs_f64()));
         let slowest: Vec<String> = slowest.collect();
         let seconds = report.elapsed.as_secs_f64();
-        let slowest = if slowest.is_empty() { "not known".to_owned() } else { slowest.join(", ") };
-        report.say(format!("   {seconds:.0} s; the slowest: {slowest}"));
+        let slowest = if slowest.is_empty() { "unknown".to_owned() } else { slowest.join(", ") };
+        report.say(format!("   {seconds:.0} s; the slowest tests: {slowest}"));
         // A filter that matches nothing must not pass, unless the user gave it.
         let ran = report.counts.ran_or_skipped();
         if self.only.is_none() && report.skips.is_empty() && ran < suite.tests_min {
             let least = suite.tests_min;
-            report.fail(format!("ran or skipped {ran} tests, at least {least} were expected"));
+            report.fail(format!("ran or skipped {ran} tests, but at least {least} were expected"));
         }
         Ok(report)
     }
@@ -470,7 +477,7 @@ impl Run<'_> {
         }
         if let Some(first) = not_started.first() {
             let count = not_started.len();
-            report.fail(format!("hung: {count} tests were not started, `{first}` the first"));
+            report.fail(format!("hung: {count} tests were not started, beginning with `{first}`"));
         }
         Ok(())
     }
@@ -508,7 +515,10 @@ impl Run<'_> {
             report.fail(format!("`{name}`: {}", end.describe()));
         }
         if end == process::End::Deadline {
-            report.told.push(format!("killed while these ran: {}", running.0.join(", ")));
+            report.told.push(format!(
+                "killed; tests that had run for over 60 s and had not ended: {}",
+                running.0.join(", ")
+            ));
         }
         report.told.extend(failures.told());
         Ok(())
@@ -528,7 +538,7 @@ impl Run<'_> {
                         .binaries
                         .iter()
                         .find(|found| !found.is_unit && found.target == *target);
-                    let found = found.ok_or_else(|| format!("cargo built no test {target}"))?;
+                    let found = found.ok_or_else(|| format!("cargo built no test `{target}`"))?;
                     let mut words = vec![found.path.display().to_string()];
                     words.extend(arguments.iter().map(|word| (*word).to_owned()));
                     words.extend(["--test-threads".to_owned(), "2".to_owned()]);
@@ -606,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn time_alone_fails_nothing() {
+    fn a_slow_suite_does_not_fail() {
         assert_eq!(conclude(&[report(counts(1, 0))]), Ok(()));
     }
 
@@ -623,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_is_counted_as_it_ends() {
+    fn a_test_counts_as_passed_skipped_or_failed() {
         let mut report = report(Counts::default());
         let ended = |verdict| Finished {
             title: "t".to_owned(),
@@ -641,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_that_run_when_a_command_is_killed_are_known() {
+    fn long_running_tests_are_known_until_they_end() {
         let mut running = Running::default();
         running.add_line("test a has been running for over 60 seconds");
         running.add_line("test b has been running for over 60 seconds");

@@ -55,7 +55,7 @@ pub(crate) fn ages() -> Vec<String> {
     let rows = parse(&page);
     let deep = SUITES.iter().filter(|suite| !suite.deep.is_empty());
     let age = |name: &str| match rows.iter().find(|row| row[0] == name) {
-        None => format!("{name}: never"),
+        None => format!("{name}: never run"),
         Some([_, date, commit, _, _, result, _]) => {
             let since = commits_since(commit).map_or_else(
                 || format!("commit {commit} is not in this history"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_that_ran_renews_its_row_alone() {
+    fn a_suite_that_ran_renews_only_its_own_row() {
         let first = page("", &[row("unit", "one"), row("verifier", "one")]);
         let second = page(&first, &[row("unit", "two")]);
         assert_eq!(parse(&second), [row("verifier", "one"), row("unit", "two")]);

@@ -159,7 +159,7 @@ fn judge(end: Result<End, String>, output: &[String], temporary: &Path, took: Du
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     if !left.is_empty() {
         let left = left.join(", ");
-        return Verdict::Failed(format!("left in its temporary directory: {left}"));
+        return Verdict::Failed(format!("did not empty its temporary directory: {left}"));
     }
     shown(output)
 }
@@ -172,7 +172,7 @@ fn shown(output: &[String]) -> Verdict {
     if output.iter().any(|line| line.contains("test result: ok. 1 passed; 0 failed")) {
         return Verdict::Passed;
     }
-    Verdict::Failed("the process ended with status 0 before the test had ended".to_owned())
+    Verdict::Failed("the process ended with status 0, but the test did not pass".to_owned())
 }
 
 impl Finished {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_end_is_told_apart() {
+    fn each_outcome_of_a_test_is_distinguished() {
         const NAME: &str = "test::runner::tests::planted";
         let long = Duration::from_secs(100);
         let ended = |what: &str, within| run_planted(NAME, what, within).0.remove(0);

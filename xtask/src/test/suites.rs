@@ -77,11 +77,10 @@ pub(crate) enum Program {
 }
 
 const NOTHING: &str = "needs only Rust and a C linker";
-const NAMESPACES: &str = "needs root and iproute2 for ranks in network namespaces; tests that \
-    cannot have them are skipped";
-const IN_GUEST: &str = "as root installs qemu-system-x86, busybox-static, kmod, libibverbs and \
-    tcpdump where they are missing, and downloads a kernel beside the build; skipped where it \
-    cannot";
+const NAMESPACES: &str = "tests of ranks in network namespaces need root and iproute2, and are \
+    skipped without them";
+const IN_GUEST: &str = "installs missing packages as root (qemu-system-x86, busybox-static, \
+    kmod, libibverbs, tcpdump) and downloads a kernel beside the build; skipped if it cannot";
 
 /// Variables of the guest's RDMA tests, such as the ports of the Soft-RoCE devices.
 const DEVICES: [(&str, &str); 2] =
@@ -134,7 +133,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved, and mutants that must be rejected",
         needs: NOTHING,
-        tiers: "quick: 1 to 8 ranks; deep: 1 to 17 ranks, the full product, more mutants",
+        tiers: "quick: 1 to 8 ranks; deep: 1 to 17 ranks, every trial per placement, more mutants",
         usual_s: [5, 600],
         tests_min: 10,
         waits: false,
@@ -146,7 +145,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "simulator",
         what: "the same programs over a simulated network: loss, reordering, crashes, by seed",
         needs: NOTHING,
-        tiers: "quick: a hundred seeds; deep: thousands, and every experiment of \
+        tiers: "quick: a hundred seeds; deep: thousands of seeds, and every experiment of \
                 docs/simulator.md",
         usual_s: [15, 1500],
         tests_min: 10,
@@ -159,7 +158,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "unit",
         what: "unit tests of every crate, fuzz targets over their corpus included",
         needs: NOTHING,
-        tiers: "quick: all but the slow ones of DEEP; deep: all, with more seeds and mutants",
+        tiers: "quick: all but the slow tests in DEEP; deep: all, with more seeds and mutants",
         usual_s: [70, 400],
         tests_min: 400,
         waits: false,
@@ -171,7 +170,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "models",
         what: "every interleaving of the lock-free code in small cases",
         needs: NOTHING,
-        tiers: "quick: the two smallest models and what they must reject; deep: all",
+        tiers: "quick: the two smallest models and their mutants; deep: all models",
         usual_s: [45, 300],
         tests_min: 2,
         waits: false,
@@ -181,7 +180,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "transports",
-        what: "conformance of the transports, the kernels, and of plugins for NCCL",
+        what: "conformance of the transports, the kernels and the plugins for NCCL",
         needs: NOTHING,
         tiers: "quick and deep alike",
         usual_s: [45, 200],
@@ -193,11 +192,11 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "libfabric",
-        what: "what uses libfabric, over two versions of it",
-        needs: "as root installs libfabric1 and libfabric-dev, and needs python3 and PyPI once for \
-                a newer version beside the build; skipped where it cannot",
-        tiers: "quick: all over the newer version, the transport over both; deep: all over both, \
-                and every cell of the matrix",
+        what: "all code that uses libfabric, over two versions of it",
+        needs: "installs libfabric1 and libfabric-dev as root; a newer version beside the build \
+                needs python3, and PyPI once; skipped if it can install neither",
+        tiers: "quick: all tests over the newer version, those of the transport over both; deep: \
+                all over both, and every cell of the fault matrix",
         usual_s: [50, 400],
         tests_min: 24,
         waits: false,
@@ -207,9 +206,10 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "library",
-        what: "ranks as threads and processes, faults, the command and the perf programs",
+        what: "ranks as threads and processes, faults, the command, the perf programs",
         needs: NAMESPACES,
-        tiers: "quick: all but the slow ones of DEEP; deep: all, and every cell of the matrix",
+        tiers: "quick: all but the slow tests in DEEP; deep: all, and every cell of the fault \
+                matrix",
         usual_s: [130, 1800],
         tests_min: 100,
         waits: false,
@@ -221,7 +221,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "documentation",
         what: "the examples in doc comments",
         needs: NOTHING,
-        tiers: "quick only: they are few and short",
+        tiers: "quick only: the examples are few and short",
         usual_s: [20, 0],
         tests_min: 1,
         waits: false,
@@ -233,8 +233,8 @@ pub(crate) const SUITES: &[Suite] = &[
         name: SOFTROCE,
         what: "RDMA over Soft-RoCE in a virtual machine",
         needs: IN_GUEST,
-        tiers: "quick: one boot with conformance, a collective of each family, captures, a kill, \
-                a short netcheck and compare-transports; deep: every test",
+        tiers: "quick: one boot with conformance, a collective of each family, packet captures, \
+                a killed rank, a short netcheck and compare-transports; deep: every test",
         usual_s: [140, 600],
         tests_min: 5,
         waits: true,
@@ -244,9 +244,9 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "guest",
-        what: "the virtual machine itself, and TCP over links that lose, delay and reorder",
+        what: "the virtual machine itself, and TCP over links that lose, delay and reorder packets",
         needs: IN_GUEST,
-        tiers: "deep: each of its tests boots a machine",
+        tiers: "deep: each of its tests boots a virtual machine",
         usual_s: [0, 300],
         tests_min: 6,
         waits: false,
@@ -257,8 +257,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "release",
         what: "the README's first command, the flight recorder's cost, and packages of the library",
-        needs: "needs valgrind (`cargo xtask setup` installs it); the cost is skipped without it",
-        tiers: "deep: an optimised build takes 2 minutes, for what the quick tier runs unoptimised",
+        needs: "needs valgrind (`cargo xtask setup` installs it), else the cost is not measured",
+        tiers: "deep: an optimised build takes 2 minutes; the quick tier runs the code unoptimised",
         usual_s: [0, 240],
         tests_min: 0,
         waits: false,
@@ -270,7 +270,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "dist",
         what: "what users install: libraries, exports, oldest glibc, `pip install`, netcheck",
         needs: "needs python3, and PyPI once, for zig beside the build; skipped without them",
-        tiers: "deep: an optimised build of its own that zig links",
+        tiers: "deep: needs an optimised build of its own, which zig links",
         usual_s: [0, 400],
         tests_min: 0,
         waits: false,
@@ -280,10 +280,10 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "sanitizers",
-        what: "AddressSanitizer and valgrind over what touches `unsafe`",
+        what: "AddressSanitizer and valgrind over the code that uses `unsafe`",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 skipped without them",
-        tiers: "deep: a build of its own, and instructions that take 20 times as long",
+        tiers: "deep: needs a build of its own; instructions take up to 20 times as long",
         usual_s: [0, 1500],
         tests_min: 0,
         waits: false,
@@ -295,7 +295,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "fuzzers",
         what: "libFuzzer over everything that reads bytes from outside",
         needs: "needs the nightly toolchain and a C++ compiler; skipped without them",
-        tiers: "deep: a build of its own; the quick tier runs the targets over their corpus",
+        tiers: "deep: needs a build of its own; the quick tier runs the targets over their corpus",
         usual_s: [0, 1500],
         tests_min: 0,
         waits: false,
@@ -316,45 +316,45 @@ pub(crate) const SUITES: &[Suite] = &[
 pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     (
         "ccl_core",
-        "algorithm::tests::ranks_that_lie_anyhow",
-        "150 ranks on 61 hosts; the verifier has the same algorithms on fewer",
+        "algorithm::tests::irregular_hosts_may_use_up",
+        "150 ranks on 61 hosts; the verifier runs the same algorithms on fewer",
     ),
     (
         "ccl_core",
-        "algorithm::tests::programs_compute_it_over_two_slots",
-        "the quick tier has the test over a single slot",
+        "algorithm::tests::programs_compute_every_output_over_two_slots",
+        "the quick tier runs the programs over a single slot",
     ),
     (
         "ccl_sim",
         "cli::tests::the_examples_of_its_help_work",
         "the command's own test runs the same examples",
     ),
-    ("tcp", "conformance::tcp_with_several_sockets_passes", "another test has them with TLS"),
-    ("tcp", "conformance::tcp_with_tls_passes", "another test has it on several sockets"),
-    ("tcp", "conformance::tcp_over_the_interfaces_found", "`hosts` has interfaces"),
-    ("verbs", "conformance::puts_in_parts_pass", "the guest's conformance has parts"),
-    ("integration", "network::netns_of_an_oversubscribed", "15 s of measuring"),
-    ("integration", "hosts::hosts_that_encrypt", "minutes of TLS without optimisation"),
+    ("tcp", "conformance::tcp_with_several_sockets_passes", "another test uses them with TLS"),
+    ("tcp", "conformance::tcp_with_tls_passes", "another test uses TLS on several sockets"),
+    ("tcp", "conformance::tcp_over_the_interfaces_found", "`hosts` runs over found interfaces"),
+    ("verbs", "conformance::puts_in_parts_pass", "conformance in the guest covers them"),
+    ("integration", "network::netns_of_an_oversubscribed", "measures for 15 s"),
+    ("integration", "hosts::collectives_work_with_encryption", "minutes of unoptimised TLS"),
     (
         "integration",
         "hosts::messages_sent_from_the_callers",
-        "two minutes; unit tests have its parts",
+        "two minutes; unit tests cover its parts",
     ),
     (
         "integration",
         "hosts::tcp_can_be_had_on_one_host",
-        "two minutes of what `hosts` has in short",
+        "two minutes; other tests of `hosts` cover it in short",
     ),
-    ("integration", "hosts::few_slots_and_several_channels", "`collectives` has them in short"),
-    ("integration", "cluster::every_collective_runs_between", "`hosts` has them in short"),
-    ("integration", "cluster::the_perf_programs_run_between", "`perf` has them on one host"),
-    ("integration", "cluster::a_port_scanner_and_10_000", "a crowd of strangers is there in short"),
-    ("integration", "nccl_net::over_tcp", "all versions; quick: in_short"),
-    ("integration", "nccl_net::over_shared_memory", "all versions; quick: in_short"),
-    ("integration", "nccl_net::over_whatever_is_best", "with --full; quick: in_short"),
-    ("integration", "nccl_net::slots_that_are_few", "quick: in_short"),
-    ("faults", "faults::the_examples_of_its_help_work", "minutes of measuring; the rest is quick"),
-    ("faults", "faults::the_reference_keeps_the_contract", "every version of the interface"),
+    ("integration", "hosts::few_slots_and_several_channels", "`collectives` covers both in short"),
+    ("integration", "cluster::every_collective_runs_between", "`hosts` covers them in short"),
+    ("integration", "cluster::the_perf_programs_run_between", "`perf` runs them on one host"),
+    ("integration", "cluster::a_port_scanner_and_10_000", "`a_crowd_of_strangers` is shorter"),
+    ("integration", "nccl_net::over_tcp", "all versions; the quick tier runs `in_short`"),
+    ("integration", "nccl_net::over_shared_memory", "all versions; quick tier: `in_short`"),
+    ("integration", "nccl_net::over_whatever_is_best", "`--full`; the quick tier runs `in_short`"),
+    ("integration", "nccl_net::few_and_short_slots", "the quick tier runs `in_short`"),
+    ("faults", "faults::the_examples_of_its_help_work", "measures for minutes"),
+    ("faults", "faults::the_reference_keeps_the_contract", "runs every version of the interface"),
     (
         "scenarios",
         "the_page_shows_what_comes_out",
@@ -395,7 +395,7 @@ pub(crate) fn list() -> String {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         vec![suite.name.to_owned(), words(suite.what), words(suite.tiers), quick, deep]
     });
-    let head = ["suite", "shows", "what is in which tier", "quick", "deep"];
+    let head = ["suite", "shows", "what each tier runs", "quick", "deep"];
     report::table(&head, &rows.collect::<Vec<_>>())
 }
 
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_the_table() {
+    fn the_page_on_testing_has_the_table_of_suites() {
         let page = include_str!("../../../docs/testing.md");
         assert!(page.contains(&list()), "docs/testing.md lacks `cargo xtask test --list`");
     }

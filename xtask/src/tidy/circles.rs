@@ -150,7 +150,7 @@ pub(super) fn compare(
         let count = modules.len();
         (count > known).then(|| {
             let message = format!(
-                "{count} modules use each other in circles, {known} before: remove a use between \
+                "{count} modules use each other in circles, up from {known}: remove a use between \
                  two of {names}"
             );
             Finding::new(folder, 0, message)
@@ -160,7 +160,7 @@ pub(super) fn compare(
         let count = circles.get(folder).map_or(0, BTreeSet::len);
         (count < *known).then(|| {
             let message =
-                format!("`{folder}` has {count} modules in circles, not {known}: lower {known}");
+                format!("`{folder}` has {count} modules in circles, not {known}: lower its entry");
             Finding::new(at, 0, message)
         })
     });
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_circles_whatever_file_is_used() {
+    fn circles_between_folders_and_between_files_are_found() {
         let found = circles(&[
             ("x/src/a/mod.rs", "mod c;"),
             ("x/src/a/c.rs", "use crate::b::B; use super::Own;"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_may_become_fewer_and_the_baseline_with_them() {
+    fn any_difference_from_the_baseline_is_found() {
         let of = |count: usize| {
             let modules = (0..count).map(|number| number.to_string()).collect();
             BTreeMap::from([("src".to_owned(), modules)])

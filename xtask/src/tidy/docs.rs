@@ -11,7 +11,8 @@ const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("TB
 pub(super) fn marks(path: &str, text: &str) -> Vec<Finding> {
     let marked = text.lines().enumerate().filter_map(|(index, line)| {
         let mark = MARKS.iter().find(|mark| names(line, mark, |c| c.is_alphanumeric()))?;
-        let message = format!("{mark} without an issue: finish it, or write the issue as #12");
+        let message =
+            format!("{mark} without an issue: finish the work, or name an issue such as #12");
         (!has_issue(line)).then(|| Finding::new(path, index + 1, message))
     });
     marked.collect()
@@ -34,7 +35,7 @@ fn names(text: &str, word: &str, part_of_word: impl Fn(char) -> bool) -> bool {
 pub(super) fn architecture(text: Option<&str>, crates: &[Crate]) -> Vec<Finding> {
     const FILE: &str = "ARCHITECTURE.md";
     let Some(text) = text else {
-        return vec![Finding::new(FILE, 0, "is missing: it says what every crate is for")];
+        return vec![Finding::new(FILE, 0, "is missing; it must say what every crate is for")];
     };
     // `ccl-core/memory` does not name `ccl-core`; `ccl-core/` and `ccl-core` do.
     let named = |dir: &str| {
@@ -45,7 +46,7 @@ pub(super) fn architecture(text: Option<&str>, crates: &[Crate]) -> Vec<Finding>
     missing
         .map(|found| {
             let message =
-                format!("does not name `{}`, the directory of `{}`", found.dir, found.name);
+                format!("does not name `{}`, the directory of crate `{}`", found.dir, found.name);
             Finding::new(FILE, 0, message)
         })
         .collect()
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn links_into_the_void_and_out_of_the_tree_are_found() {
+    fn links_to_missing_files_and_out_of_the_tree_are_found() {
         let exists = |path: &str| matches!(path, "docs/a.md" | "README.md" | "docs/adr");
         let found = |text: &str| links("docs/b.md", text, &exists).len();
         assert_eq!(found("[a](a.md) [r](../README.md#top) ![d](./adr \"title\")"), 0);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_no_link() {
+    fn links_in_code_are_ignored() {
         let text = "`[a](gone.md)`\n```\n[b](gone.md)\n```\n[c](gone.md)\n";
         let found = links("b.md", text, &|_| false);
         assert_eq!(found.len(), 1);

@@ -91,7 +91,7 @@ pub(super) fn edges(crates: &[Crate]) -> Vec<Finding> {
     for from in crates {
         let name = if from.dir.is_empty() { "Cargo.toml" } else { &from.dir };
         if layer(&from.dir).is_none() {
-            let message = "belongs to no layer: give it one in xtask/src/tidy/layers.rs";
+            let message = "the crate has no layer: add it to a layer in xtask/src/tidy/layers.rs";
             findings.push(Finding::new(name, 0, message));
         }
         let wrong =
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_depends_on_nothing_that_is_for_tools() {
+    fn the_library_depends_on_no_crates_for_tools() {
         let found = |dir: &str, other: &str| {
             let (name, others) = ("from".to_owned(), vec![other.to_owned()]);
             let (dependencies, tests) = (Vec::new(), Vec::new());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_of_a_transport_may_use_what_is_there_for_tests() {
+    fn dev_dependencies_may_point_to_testing_crates() {
         for to in ["testing/conformance", "testing/sim-transport", "kernels/cpu"] {
             assert!(!wrong("transports/shm", to, Purpose::Dev), "{to}");
         }

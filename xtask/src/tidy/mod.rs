@@ -142,7 +142,7 @@ mod tests {
             "ARCHITECTURE.md",
         ];
         for path in expected {
-            assert!(found.contains(&path), "nothing found in {path}: {findings:#?}");
+            assert!(found.contains(&path), "there is no finding in {path}: {findings:#?}");
         }
         assert_eq!(found.iter().filter(|path| **path == "src/a.rs").count(), 2, "{findings:#?}");
     }

@@ -23,14 +23,14 @@ const CORE: [&str; 3] = ["ccl-core/src/", "ccl-core/memory/src/", "ccl-core/boot
 
 /// Paths that layer 0 must not name, each with the reason. An entry covers everything below it.
 const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [
-    ("std::env", "configuration is handed in"),
-    ("std::fs", "no operating system in layer 0"),
-    ("std::net", "no sockets in layer 0; the types of addresses are in `core::net`"),
-    ("std::os", "no operating system in layer 0"),
-    ("std::process", "no operating system in layer 0"),
+    ("std::env", "the caller passes the configuration"),
+    ("std::fs", "this layer uses no operating system"),
+    ("std::net", "this layer uses no sockets; the types of addresses are in `core::net`"),
+    ("std::os", "this layer uses no operating system"),
+    ("std::process", "this layer uses no operating system"),
     ("std::thread", "the caller of the core decides about threads"),
     ("std::time::Instant", "the core reads no clock; use `crate::time::Instant`"),
-    ("std::time::SystemTime", "the core reads no clock; time is handed in"),
+    ("std::time::SystemTime", "the core reads no clock; the caller passes the time"),
     ("std::collections::HashMap", "iteration order differs between runs; use `BTreeMap`"),
     ("std::collections::HashSet", "iteration order differs between runs; use `BTreeSet`"),
     ("std::collections::hash_map", "iteration order differs between runs; use `BTreeMap`"),
@@ -82,7 +82,7 @@ pub(super) fn core(path: &str, source: &Source) -> Vec<Finding> {
 fn forbidden_in_core(path: &str) -> Option<&'static str> {
     let whole = path.strip_suffix("::*").unwrap_or(path);
     if NAME_ITEMS_OF.contains(&whole) {
-        return Some("name what you use of it, so that a reader and this check can see it");
+        return Some("name each item that you use, so that a reader and this check see it");
     }
     let entry = FORBIDDEN_IN_CORE.iter().find(|(forbidden, _)| {
         path.strip_prefix(forbidden).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))

@@ -42,9 +42,9 @@ fn compare_kind(
     let grown = giants.iter().filter_map(|(name, giant)| {
         let lines = giant.lines;
         let message = match tolerated.get(name) {
-            None => format!("{lines} lines, at most {limit}: split it"),
+            None => format!("has {lines} lines, but at most {limit} are allowed: split it"),
             Some(known) if lines > *known => {
-                format!("grew from {known} to {lines} lines; over {limit} it may only shrink")
+                format!("grew from {known} to {lines} lines; above {limit} it may only shrink")
             }
             Some(_) => return None,
         };
@@ -55,7 +55,7 @@ fn compare_kind(
     });
     let shrunk = tolerated.iter().filter_map(|(name, known)| {
         let message = match giants.get(name).map(|giant| giant.lines) {
-            None => format!("`{name}` is no giant any more: remove its entry"),
+            None => format!("`{name}` is no longer above the limit: remove its entry"),
             Some(lines) if lines < *known => {
                 format!("`{name}` shrank from {known} to {lines} lines: lower its entry")
             }

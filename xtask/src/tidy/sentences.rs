@@ -21,7 +21,7 @@ pub(super) fn subjects(path: &str, text: &str) -> Vec<Finding> {
             let first = first.trim_end_matches([',', ':', ';']);
             if WITHOUT_SUBJECT.contains(&first) || doc.starts_with(" The same ") {
                 let message = format!(
-                    "a doc comment that begins with \"{first}\": give it a subject (\"Number \
+                    "a doc comment begins with \"{first}\": give it a subject (\"Number \
                      of …\", \"True if …\"), or a verb (\"Returns …\")"
                 );
                 findings.push(Finding::new(path, index + 1, message));

@@ -52,7 +52,7 @@ impl Source {
 pub(super) fn read(text: &str) -> Result<Source, NotRust> {
     let not_rust = |span: Span, error: &dyn std::fmt::Display| NotRust {
         line: span.start().line,
-        message: format!("is not Rust: {error}"),
+        message: format!("cannot be parsed as Rust: {error}"),
     };
     let file = syn::parse_file(text).map_err(|error| not_rust(error.span(), &error))?;
     let tokens: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| {

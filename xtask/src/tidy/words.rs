@@ -54,7 +54,7 @@ pub(super) fn names(path: &str, source: &Source) -> Vec<Finding> {
         .filter(|named| seen.insert(named.path.as_str()))
         .filter_map(|named| {
             let (word, instead) = own_word(&named.path)?;
-            let message = format!("`{}`: for \"{word}\" the field says {instead}", named.path);
+            let message = format!("`{}`: instead of \"{word}\", use {instead}", named.path);
             Some(Finding::new(path, named.line, message))
         })
         .collect()
@@ -100,9 +100,7 @@ mod tests {
         let text = "struct PieceOfCode;\nfn f(places: u8) {\n    g!(KEPT_BYTES);\n}\n";
         let all = found("src/a.rs", text);
         assert_eq!(all.len(), 3, "{all:?}");
-        assert!(
-            all[0].starts_with("src/a.rs:1: `PieceOfCode`: for \"piece\" the field says chunk")
-        );
+        assert!(all[0].starts_with("src/a.rs:1: `PieceOfCode`: instead of \"piece\", use chunk"));
         for allowed in ["fn in_place() {}", "fn all_reduce_in_place() {}", "fn replace() {}"] {
             assert_eq!(found("src/a.rs", allowed), [""; 0], "{allowed}");
         }

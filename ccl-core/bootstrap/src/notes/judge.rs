@@ -109,10 +109,10 @@ impl<'a> Case<'a> {
             of_it().filter(|(_, note)| note.call == usual.call).map(|(rank, _)| rank).collect();
         let (mine, theirs) = (&other.what, &usual.what);
         let text = format!(
-            "makes another call: {mine} for {}, instead of {theirs} as {}; all ranks must make the \
-             same calls in the same order",
-            seconds(other.unchanged_ms),
+            "makes another call than {}: {mine} (for {}) instead of {theirs}; all ranks must make \
+             the same calls in the same order",
             named(&them),
+            seconds(other.unchanged_ms),
         );
         Some(Stuck { rank, text })
     }

@@ -46,7 +46,7 @@ fn verdict(notes: &[Option<Note>]) -> String {
 }
 
 #[test]
-fn who_computes_is_behind_who_waits() {
+fn a_computing_rank_is_behind_the_ranks_that_wait_for_it() {
     let ring = [Some(waits(5, 3)), Some(waits(5, 0)), Some(waits(5, 1)), Some(computes(4))];
     assert_eq!(
         verdict(&ring),
@@ -63,14 +63,14 @@ fn who_computes_is_behind_who_waits() {
 }
 
 #[test]
-fn who_has_never_called_is_behind_all() {
+fn a_rank_that_made_no_call_is_behind_all_others() {
     let never = Note { sequence: 0, call: 0, what: String::new(), ..computes(0) };
     let verdict = verdict(&[Some(waits(1, 2)), Some(waits(1, 0)), Some(never)]);
     assert!(verdict.starts_with("rank 2 is behind: it has made no call in the 5.0 s"), "{verdict}");
 }
 
 #[test]
-fn of_two_that_compute_the_one_further_behind_is_named() {
+fn of_two_computing_ranks_the_one_further_behind_is_named() {
     let notes = [Some(waits(5, 1)), Some(computes(4)), Some(waits(4, 3)), Some(computes(3))];
     assert!(verdict(&notes).starts_with("rank 3 is behind"));
     // A rank still in an operation is further behind than one that has ended it.
@@ -84,7 +84,7 @@ fn of_two_that_compute_the_one_further_behind_is_named() {
 }
 
 #[test]
-fn who_computes_and_is_awaited_by_nobody_is_not_to_blame() {
+fn a_computing_rank_that_nobody_awaits_is_not_blamed() {
     let pair = [
         Some(messages(1, "a receive from rank 1")),
         Some(messages(0, "a receive from rank 0")),
@@ -99,7 +99,7 @@ fn who_computes_and_is_awaited_by_nobody_is_not_to_blame() {
 }
 
 #[test]
-fn two_circles_are_told_by_the_lower() {
+fn of_two_circles_the_one_with_the_lowest_rank_is_reported() {
     let notes = [3, 2, 1, 0].map(|on| Some(messages(on, "a receive")));
     let verdict = verdict(&notes);
     assert!(verdict.starts_with("rank 0 is in a circle of 2 ranks"), "{verdict}");
@@ -107,7 +107,7 @@ fn two_circles_are_told_by_the_lower() {
 }
 
 #[test]
-fn a_circle_is_told_without_those_who_wait_for_it() {
+fn a_circle_is_reported_without_the_ranks_that_wait_for_it() {
     let notes = [4, 2, 3, 1, 1].map(|on| Some(waits(5, on)));
     let verdict = verdict(&notes);
     assert!(verdict.starts_with("rank 1 is in a circle of 3 ranks"), "{verdict}");
@@ -115,7 +115,7 @@ fn a_circle_is_told_without_those_who_wait_for_it() {
 }
 
 #[test]
-fn who_does_not_answer_is_named_first() {
+fn a_rank_that_does_not_answer_is_blamed_first() {
     let notes = [Some(waits(5, 1)), None, Some(waits(5, 3)), Some(computes(4)), None];
     assert_eq!(
         verdict(&notes),
@@ -131,14 +131,14 @@ fn who_does_not_answer_is_named_first() {
 }
 
 #[test]
-fn different_calls_are_told_apart() {
+fn a_rank_that_makes_a_different_call_is_blamed() {
     let mut other = waits(5, 0);
     (other.call, other.what) = (9, "all_gather #5".to_owned());
     let verdict = verdict(&[Some(waits(5, 2)), Some(waits(5, 0)), Some(other.clone())]);
     assert_eq!(
         verdict,
-        "rank 2 makes another call: all_gather #5 for 4.0 s, instead of all_reduce #5 as ranks 0, \
-         1; all ranks must make the same calls in the same order"
+        "rank 2 makes another call than ranks 0, 1: all_gather #5 (for 4.0 s) instead of \
+         all_reduce #5; all ranks must make the same calls in the same order"
     );
     // Of two equal groups, the one without rank 0 is named, even if it has ended its call.
     other.activity = Activity::Outside;
@@ -162,14 +162,14 @@ fn a_message_that_is_lost_points_at_its_path() {
 }
 
 #[test]
-fn who_waits_for_nobody_waits_for_its_wires() {
+fn a_waiting_rank_that_awaits_no_peer_waits_for_its_own_sends() {
     let verdict = verdict(&[Some(waits(5, 1)), Some(note(Activity::Waiting, 5, &[]))]);
     assert!(verdict.starts_with("rank 1 is behind: it has been in all_reduce #5"), "{verdict}");
     assert!(verdict.contains("waits until its messages are sent"), "{verdict}");
 }
 
 #[test]
-fn where_nobody_waits_there_is_no_verdict() {
+fn there_is_no_verdict_if_no_rank_waits() {
     assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Activity::Moving, 5, &[]))]), "");
 }
 

@@ -58,7 +58,7 @@ fn judged(net: &Net) -> Result<bool, String> {
         for (verdict, far) in &node.verdicts {
             let first = agreed.entry(verdict.epoch).or_insert(verdict);
             if *first != verdict {
-                return Err(format!("rank {rank} has {verdict:?}, others {first:?}"));
+                return Err(format!("rank {rank} has {verdict:?}, but another rank {first:?}"));
             }
             truthful(net, verdict, far)?;
         }
@@ -79,7 +79,10 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
         let then = far[*rank as usize];
         let now = net.nodes[*rank as usize].completed.number();
         if then < verdict.last_completed || then != now {
-            return Err(format!("rank {rank} was at {then} and is at {now}: {verdict:?}"));
+            return Err(format!(
+                "rank {rank} had completed operation {then}, and now {now}; the verdict is \
+                 {verdict:?}"
+            ));
         }
     }
     Ok(())
@@ -105,7 +108,9 @@ fn settled(net: &Net) -> Result<bool, String> {
             Ok(None) => return Err(format!("rank {rank} has no verdict")),
             Ok(Some(verdict)) => {
                 if last.is_some_and(|last| last != verdict) {
-                    return Err(format!("rank {rank} ends with {verdict:?}, others {last:?}"));
+                    return Err(format!(
+                        "rank {rank} ends with {verdict:?}, another with {last:?}"
+                    ));
                 }
                 last = Some(verdict);
                 survivors.push(rank as Rank);
@@ -121,7 +126,7 @@ fn settled(net: &Net) -> Result<bool, String> {
             let mut expected = verdict.survivors.clone();
             expected.retain(|rank| !has_left(rank));
             if expected != survivors && !too_few {
-                return Err(format!("{survivors:?} survive, but {verdict:?}"));
+                return Err(format!("ranks {survivors:?} survive, but the verdict is {verdict:?}"));
             }
             Ok(true)
         }
@@ -182,7 +187,7 @@ fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
         let verdict = verdict.map_err(|error| format!("rank {rank}: {error}"))?.cloned();
         let verdict = verdict.ok_or_else(|| format!("rank {rank} has no verdict to go on with"))?;
         if last.as_ref().is_some_and(|last| *last != verdict) {
-            return Err(format!("rank {rank} goes on with {verdict:?}, others {last:?}"));
+            return Err(format!("rank {rank} goes on with {verdict:?}, another with {last:?}"));
         }
         last = Some(verdict);
     }
@@ -192,7 +197,7 @@ fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
 /// Ranks that go on do not wait for a rank that leaves after an agreement, and their new verdict
 /// does not contradict the earlier one.
 #[test]
-fn those_who_are_left_reconvene_without_those_who_left() {
+fn survivors_reconvene_without_ranks_that_left() {
     let mut smaller = 0;
     for seed in 0..count() / 4 {
         let mut net = history(seed, None);
@@ -205,12 +210,12 @@ fn those_who_are_left_reconvene_without_those_who_left() {
         let leaver = agreed.survivors[seed as usize % 3 % agreed.survivors.len()];
         net.carry_out(Plan::Leave(leaver));
         let survivors =
-            reconvened(&mut net, leaver).unwrap_or_else(|wrong| panic!("{seed}: {wrong}"));
-        assert!(!survivors.contains(&leaver), "{seed}: {survivors:?}");
-        judged(&net).unwrap_or_else(|wrong| panic!("{seed}: {wrong}"));
+            reconvened(&mut net, leaver).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert!(!survivors.contains(&leaver), "seed {seed}: rank {leaver} is in {survivors:?}");
+        judged(&net).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         smaller += u64::from(!survivors.is_empty());
     }
-    assert!(smaller > count() / 20, "only {smaller} histories had somebody left");
+    assert!(smaller > count() / 20, "only {smaller} histories had survivors after the leave");
 }
 
 #[test]
@@ -219,6 +224,6 @@ fn planted_faults_are_found() {
     for fault in agreement.into_iter().chain([Fault::ForgetVote, Fault::NeverFreeze]) {
         let found = failing(0..count(), Some(fault));
         println!("{fault:?}: {found:?}");
-        assert!(found.is_some(), "{fault:?} goes unnoticed");
+        assert!(found.is_some(), "no seed reveals {fault:?}");
     }
 }

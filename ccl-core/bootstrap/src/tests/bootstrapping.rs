@@ -82,8 +82,8 @@ fn any_number_of_ranks_comes_together() {
         // No rank, rank 0 included, sends more rosters than the logarithm of the number of ranks.
         let steps = (u32::BITS - ranks.leading_zeros()) as usize;
         let one = 200 + 40 * ranks as usize;
-        assert!(told.iter().all(|bytes| *bytes <= steps * one), "{ranks}: {told:?}");
-        assert!(sent <= ranks as usize * (200 + 22 * steps), "{ranks}: rank 0 sent {sent}");
+        assert!(told.iter().all(|bytes| *bytes <= steps * one), "bytes of {ranks} ranks: {told:?}");
+        assert!(sent <= ranks as usize * (200 + 22 * steps), "rank 0 of {ranks} sent {sent} bytes");
         if ranks > 1024 {
             continue;
         }
@@ -103,7 +103,7 @@ fn any_number_of_ranks_comes_together() {
 }
 
 #[test]
-fn who_has_no_roster_tells_nothing_and_the_next_elder_does() {
+fn a_rank_without_a_roster_sends_nothing_and_the_next_elder_does() {
     let (roster, _, _) = let_in(4);
     let completed = Arc::new(Completed::default());
     let mut without = Control::new(2, 4, secret(), ControlTiming::default(), completed, at(0));
@@ -111,5 +111,5 @@ fn who_has_no_roster_tells_nothing_and_the_next_elder_does() {
     assert_eq!(without.strays().malformed, 1);
     let (mut with, _) = control(0, 4, &roster);
     assert_eq!(ask(&mut with, 4).0, Some(roster.members));
-    assert_eq!(ask(&mut with, 3).0, None, "a caller that counts otherwise believes nothing");
+    assert_eq!(ask(&mut with, 3).0, None, "a caller that expects 3 ranks accepted 4");
 }

@@ -118,13 +118,13 @@ fn any_number_of_ranks_is_let_in_and_referred_to_elders() {
 }
 
 #[test]
-fn a_wrong_secret_is_dropped_without_a_word_and_counted() {
+fn a_rank_with_a_wrong_secret_is_dropped_silently_and_counted() {
     let mut star = Star::new(2);
     star.connect(1, Secret::from_bytes([6; 32]), hello(1, 2));
     assert_eq!(star.failure(1), MemberJoinError::SecretRefused);
     assert_eq!(star.root.strays().wrong_secret, 1);
     star.connect(2, secret(), hello(1, 2));
-    assert!(star.root.outcome().unwrap().is_ok(), "the right one still gets in");
+    assert!(star.root.outcome().unwrap().is_ok(), "a rank with the right secret must join");
 }
 
 #[test]
@@ -137,13 +137,13 @@ fn a_root_without_the_secret_is_found_out() {
 }
 
 #[test]
-fn another_protocol_version_is_refused_with_both_named() {
+fn another_protocol_version_is_refused_and_both_are_named() {
     let mut star = Star::new(2);
     star.raw(1, &frame(&Message::Open { protocol: 9, nonce: [0; 32] }));
     let refused = JoinFailure::Protocol { root: PROTOCOL_VERSION, peer: 9 };
     assert_eq!(star.raw[&1], frame(&Message::Refused(refused.clone())));
     assert_eq!((star.root.strays().wrong_version, star.closed.as_slice()), (1, &[1][..]));
-    assert!(star.root.outcome().is_none(), "a stranger ends nothing");
+    assert!(star.root.outcome().is_none(), "a stranger must not end the joining");
 
     let mut member = MemberJoin::new(secret(), hello(1, 2), [1; 32]);
     member.received(&mut &star.raw[&1][..]);
@@ -151,7 +151,7 @@ fn another_protocol_version_is_refused_with_both_named() {
 }
 
 #[test]
-fn strangers_are_told_nothing_dropped_and_counted() {
+fn strangers_learn_nothing_and_are_dropped_and_counted() {
     let http = b"GET / HTTP/1.1\r\n\r\n";
     let early = frame(&Message::Hello(hello(1, 2)));
     let mut opened = frame(&Message::Open { protocol: PROTOCOL_VERSION, nonce: [0; 32] });
@@ -171,7 +171,7 @@ fn strangers_are_told_nothing_dropped_and_counted() {
 }
 
 #[test]
-fn slow_connections_end_after_their_time_and_yield_under_pressure() {
+fn slow_connections_time_out_and_make_room_for_new_ones() {
     let mut root = RootJoin::new(secret(), hello(0, 2), JoinLimits::default(), at(0));
     root.accepted(1, [0; 32], at(0));
     root.tick(at(4_999));
@@ -183,7 +183,7 @@ fn slow_connections_end_after_their_time_and_yield_under_pressure() {
     for id in 1..=4 {
         star.root.accepted(id, [0; 32], at(id));
     }
-    assert!(!star.root.has_room(at(500)), "young ones keep their place");
+    assert!(!star.root.has_room(at(500)), "young connections must not be closed");
     assert!(star.root.has_room(at(1_001)));
     star.root.accepted(5, [0; 32], at(1_001));
     assert_eq!(star.root.next_action(), Some(RootAction::Close(1)));
@@ -227,7 +227,7 @@ fn ranks_started_wrongly_end_the_joining_for_all_with_one_message() {
 }
 
 #[test]
-fn who_is_about_to_introduce_itself_hears_why_it_failed() {
+fn a_rank_about_to_introduce_itself_learns_why_joining_failed() {
     let mut star = Star::new(4);
     star.root.accepted(1, [1; 32], at(0));
     let mut late = MemberJoin::new(secret(), hello(3, 4), [2; 32]);
@@ -248,7 +248,7 @@ fn who_is_about_to_introduce_itself_hears_why_it_failed() {
 }
 
 #[test]
-fn at_the_deadline_everybody_who_joined_hears_who_is_missing() {
+fn at_the_deadline_joined_ranks_learn_which_ranks_are_missing() {
     let mut star = Star::new(5);
     star.connect(1, secret(), hello(1, 5));
     star.connect(2, secret(), hello(4, 5));
@@ -283,7 +283,7 @@ fn a_rank_that_ends_or_talks_out_of_turn_while_joining_is_named() {
 }
 
 #[test]
-fn a_member_whose_root_ends_says_so() {
+fn a_member_reports_that_its_root_ended() {
     let after = |count: usize, mut member: MemberJoin| {
         let mut star = Star::new(3);
         star.root.accepted(1, [1; 32], at(0));
@@ -306,12 +306,12 @@ fn a_member_whose_root_ends_says_so() {
 }
 
 #[test]
-fn a_member_connected_to_something_else_says_so() {
+fn a_member_reports_a_peer_that_is_not_ferroccl() {
     for bytes in [&b"220 mail.example.org ESMTP\r\n"[..], &frame(&Message::Heartbeat)] {
         let mut member = MemberJoin::new(secret(), hello(1, 2), [1; 32]);
         member.received(&mut &bytes[..]);
         let error = member.outcome().cloned().unwrap().unwrap_err();
-        assert!(error.to_string().contains("no ferroccl rank 0"), "{error}");
+        assert!(error.to_string().contains("no ferroccl rank"), "{error}");
         assert!(!error.is_passing());
     }
 }

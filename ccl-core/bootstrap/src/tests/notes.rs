@@ -55,7 +55,7 @@ fn verdict_of(net: &Net, ranks: impl IntoIterator<Item = Rank>) -> String {
 }
 
 #[test]
-fn whoever_asks_all_hear_the_same() {
+fn all_ranks_get_the_same_verdict_whichever_rank_asks() {
     for ranks in [2, 3, 8, 17, 64] {
         for asker in [0, (ranks - 1) / 2, ranks - 2] {
             let mut net = behind(ranks, 7);
@@ -68,13 +68,13 @@ fn whoever_asks_all_hear_the_same() {
                 verdict.contains("rank 0 has been waiting for a message from it in barrier #5")
             );
             let agreed = net.nodes[0].control.verdict().unwrap().unwrap();
-            assert_eq!(agreed.cause.to_string(), verdict, "the cause of the agreement too");
+            assert_eq!(agreed.cause.to_string(), verdict, "the agreement must name the same cause");
         }
     }
 }
 
 #[test]
-fn all_may_ask_at_once() {
+fn all_ranks_may_ask_at_once() {
     let mut net = behind(17, 3);
     (0..16).rev().for_each(|rank| net.carry_out(Plan::Overdue(rank)));
     net.run_for(200);
@@ -118,7 +118,7 @@ fn an_asker_that_stops_is_replaced() {
 /// Checks that all ranks get one verdict if the deadlines of the waiting ranks pass at random times
 /// within one second, on fast and slow networks, and even if a rank is stopped for a while.
 #[test]
-fn under_any_history_there_is_one_verdict() {
+fn all_ranks_get_one_verdict_in_any_history() {
     let seeds = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 20_000 } else { 1_000 };
     for seed in 0..seeds {
         let ranks = 2 + seed as u32 % 9;
@@ -143,7 +143,7 @@ fn under_any_history_there_is_one_verdict() {
         let verdict = verdict_of(&net, 0..ranks);
         let named = format!("rank {} ", ranks - 1);
         let also = format!("rank {stopped} does not answer");
-        assert!(verdict.starts_with(&named) || verdict.contains(&also), "{seed}: {verdict}");
+        assert!(verdict.starts_with(&named) || verdict.contains(&also), "seed {seed}: {verdict}");
     }
 }
 

@@ -52,7 +52,7 @@ fn any_number_of_ranks_links_up_and_exchanges() {
 /// A rank that leaves after a death, while others are still connecting, reports the death to ranks
 /// that connect to it later.
 #[test]
-fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
+fn a_rank_that_leaves_before_all_are_linked_is_not_blamed() {
     for seed in 0..200 {
         let mut net = Net::new(4, seed);
         net.carry_out(Plan::Kill(2));
@@ -77,7 +77,7 @@ fn an_exchange_may_begin_before_all_are_linked() {
 }
 
 #[test]
-fn nobody_has_more_connections_than_the_logarithm_asks_for() {
+fn the_number_of_connections_per_rank_is_logarithmic() {
     let net = Net::linked(64, 1);
     for node in &net.nodes {
         assert!(node.control.connections().len() <= 12);
@@ -95,7 +95,7 @@ fn largest_parts_pass_and_longer_ones_are_refused_at_once() {
 }
 
 #[test]
-fn a_rank_that_is_quick_may_be_one_exchange_ahead_and_one_that_gave_up_goes_on() {
+fn a_rank_may_start_the_next_exchange_before_it_collects_the_last() {
     let mut net = Net::linked(3, 1);
     for rank in [1, 2] {
         assert_eq!(net.nodes[rank].control.contribute(vec![1]), Ok(0));
@@ -121,7 +121,7 @@ fn a_rank_that_is_quick_may_be_one_exchange_ahead_and_one_that_gave_up_goes_on()
 }
 
 #[test]
-fn a_death_is_told_to_all_whoever_it_is() {
+fn the_death_of_any_rank_is_reported_to_all() {
     for victim in [0, 1, 9, 16] {
         let mut net = Net::linked(17, 3);
         net.carry_out(Plan::Kill(victim));
@@ -157,7 +157,7 @@ fn silence_is_a_death_after_three_seconds_and_not_before() {
 }
 
 #[test]
-fn a_short_stop_and_heartbeats_alone_harm_nobody() {
+fn short_stops_and_idle_links_cause_no_failure() {
     let mut net = Net::linked(5, 3);
     for _ in 0..5 {
         net.carry_out(Plan::Stop(2));
@@ -191,7 +191,7 @@ fn an_abort_and_a_report_reach_everybody_with_the_rank_to_blame() {
 }
 
 #[test]
-fn after_ranks_have_left_the_rest_heals_and_still_hears_everything() {
+fn after_ranks_left_the_overlay_heals_and_still_reports_deaths() {
     let mut net = Net::linked(16, 3);
     for rank in [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14] {
         net.carry_out(Plan::Leave(rank));
@@ -212,7 +212,7 @@ fn after_ranks_have_left_the_rest_heals_and_still_hears_everything() {
 }
 
 #[test]
-fn all_may_leave_at_once() {
+fn all_ranks_may_leave_at_once() {
     let mut net = Net::linked(17, 3);
     (0..17).for_each(|rank| net.carry_out(Plan::Leave(rank)));
     net.run_for(100);
@@ -221,7 +221,7 @@ fn all_may_leave_at_once() {
 }
 
 #[test]
-fn leaving_ends_exchanges_that_the_leaver_took_no_part_in_and_no_others() {
+fn leaving_ends_only_exchanges_without_a_part_of_the_leaver() {
     let mut net = Net::linked(17, 3);
     for node in &mut net.nodes {
         node.control.contribute(vec![9]).unwrap();
@@ -240,7 +240,7 @@ fn leaving_ends_exchanges_that_the_leaver_took_no_part_in_and_no_others() {
 }
 
 #[test]
-fn any_ranks_may_die_at_once_and_the_rest_hears_of_all() {
+fn any_ranks_may_die_at_once_and_all_deaths_are_reported() {
     let mut net = Net::linked(64, 5);
     // All neighbours of rank 0, and its next 32 successors.
     let dead: Vec<Rank> = (1..=32).chain([48, 56, 60, 62, 63]).collect();
@@ -253,7 +253,7 @@ fn any_ranks_may_die_at_once_and_the_rest_hears_of_all() {
 }
 
 #[test]
-fn a_network_cut_in_two_leaves_one_side_at_most_with_a_verdict() {
+fn at_most_one_side_of_a_split_network_gets_a_verdict() {
     let mut net = Net::linked(9, 5);
     for rank in [0, 1, 2, 3] {
         net.carry_out(Plan::CutOff(rank));
@@ -293,7 +293,7 @@ fn pair() -> (Control, Control) {
 }
 
 #[test]
-fn strangers_at_a_control_port_are_told_nothing_dropped_and_counted() {
+fn strangers_at_a_control_port_get_no_answer_and_are_counted() {
     let (_, mut control) = pair();
     let link = frame(&Message::Link { from: 0, to: 1 });
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &link, &[0xff; 8]] {
@@ -315,7 +315,7 @@ fn strangers_at_a_control_port_are_told_nothing_dropped_and_counted() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_protocol_is_the_failure() {
+fn a_peer_that_breaks_the_protocol_is_blamed() {
     let part = |sequence| frame(&Message::Part { sequence, rank: 1, blob: vec![] });
     let failure = Failure { rank: 9, reason: FailureReason::HungUp };
     let bad = [

@@ -315,7 +315,7 @@ impl MessageLinks {
         let stride = LINE + self.config.slot_bytes.next_multiple_of(LINE);
         let count = self.config.channels as usize * slots as usize;
         let bytes = stride.checked_mul(count).ok_or_else(|| {
-            AdmissionError::Config(format!("{count} slots of {stride} bytes; use fewer"))
+            AdmissionError::Config(format!("{count} slots of {stride} bytes; use fewer slots"))
         })?;
         let rings = self.config.channels as usize * RECORDS * RECORD_BYTES;
         let all = bytes + if self.uses_cts { rings } else { 0 };

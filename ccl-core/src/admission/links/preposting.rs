@@ -117,7 +117,9 @@ impl MessageLinks {
         }
         let peer = self.peers.get(rank as usize).and_then(Option::as_ref);
         let Some(endpoint) = peer.map(|peer| peer.endpoint) else {
-            return Err(TransportError::Internal { what: "memory for a rank without a link" });
+            return Err(TransportError::Internal {
+                what: "memory shared with an unconnected rank",
+            });
         };
         let shared = self.lane.share(endpoint, key)?;
         self.zero_copy.share(rank, key, shared.clone());

@@ -372,7 +372,7 @@ impl MessageLinks {
         }
         for rank in exposed {
             let peer = format!("rank {rank}");
-            let reason = "a call that failed took back its memory".to_owned();
+            let reason = "a failed call closed the connection to protect its buffers".to_owned();
             self.give_up(rank, &TransportError::Lost { peer, reason });
             self.zero_copy.forget(rank);
         }

@@ -17,7 +17,7 @@ pub(in crate::algorithm) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     family: Family::Direct,
     name: "direct",
-    summary: "all to all, one fold in rank order; one step, most bytes",
+    summary: "each rank sends its input to all; one fold in rank order; one step, most bytes",
     schedule,
     order: Order::Rank,
     steps: |hosts| (hosts.ranks() - 1).min(1),

@@ -24,7 +24,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     family: Family::Tree,
     name: "double_tree",
-    summary: "each half up and down one of two binary trees; few steps, pipelined",
+    summary: "each half is reduced up and sent down one of two binary trees; few steps, pipelined",
     schedule,
     order: Order::Unspecified,
     steps: |hosts| 2 * rounds(hosts.ranks()),

@@ -28,7 +28,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     family: Family::Hierarchical,
     name: "hierarchical",
-    summary: "shares folded inside each host, then across, and handed out; least bytes across",
+    summary: "shares folded inside each host, then across, then distributed; least bytes across",
     schedule,
     order: Order::Unspecified,
     steps: |hosts| 2 * (across(hosts) + inside(hosts)),

@@ -11,7 +11,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     family: Family::Direct,
     name: "direct",
-    summary: "from the root to all; one step",
+    summary: "the root sends to all ranks; one step",
     schedule,
     order: Order::None,
     steps: |hosts| (hosts.ranks() - 1).min(1),

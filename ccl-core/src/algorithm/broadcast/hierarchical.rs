@@ -18,7 +18,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     family: Family::Hierarchical,
     name: "hierarchical",
-    summary: "down a tree over hosts, then down one inside each; once to each host",
+    summary: "down a tree over hosts, then down a tree inside each; enters each host once",
     schedule,
     order: Order::None,
     steps: host_rounds,

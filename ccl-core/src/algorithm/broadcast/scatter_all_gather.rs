@@ -18,7 +18,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     family: Family::Ring,
     name: "scatter_all_gather",
-    summary: "a part to each rank down a tree, then around a ring; for long messages",
+    summary: "a part to each rank down a tree, then each part around a ring; for long messages",
     schedule,
     order: Order::None,
     steps: |hosts| rounds(hosts.ranks()) + hosts.ranks() - 1,

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn alike_hosts_are_one_loop() {
+    fn equal_hosts_are_visited_in_one_loop() {
         let walk = |ids: &[u32], rank: Rank, backwards: bool| {
             let hosts = Hosts::of(ids);
             let params = Params { rank, ranks: hosts.ranks(), root: 0, hosts: &hosts };

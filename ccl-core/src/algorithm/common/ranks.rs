@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_circle_closes() {
+    fn rank_numbers_wrap_around() {
         assert_eq!((after(3, 2, 5), after(4, 1, 5), after(0, 7, 5)), (0, 0, 2));
         assert_eq!((before(0, 1, 5), before(3, 3, 5), before(0, 2, 1)), (4, 0, 0));
     }

@@ -156,9 +156,9 @@ mod tests {
     /// connected.
     fn check(trees: &[Tree], root: Rank) {
         for (rank, tree) in (0..).zip(trees) {
-            assert_eq!(tree.parent.is_none(), rank == root, "{rank}: {trees:?}");
+            assert_eq!(tree.parent.is_none(), rank == root, "rank {rank}: {trees:?}");
             for child in &tree.children {
-                assert_eq!(trees[*child as usize].parent, Some(rank), "{child}: {trees:?}");
+                assert_eq!(trees[*child as usize].parent, Some(rank), "rank {child}: {trees:?}");
             }
             let mut at = rank;
             for _ in 0..trees.len() {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tree_is_one() {
+    fn every_tree_is_connected() {
         for ranks in 1..70 {
             let hosts = Hosts::one(ranks);
             for half in 0..2 {
@@ -203,7 +203,7 @@ mod tests {
             let inner_twice = (0..ranks)
                 .filter(|rank| double_tree(*rank, ranks).iter().all(|t| !t.children.is_empty()))
                 .count();
-            assert!(inner_twice <= usize::from(ranks % 2 == 1), "{ranks}: {inner_twice}");
+            assert!(inner_twice <= usize::from(ranks % 2 == 1), "{ranks} ranks: {inner_twice}");
         }
     }
 

@@ -11,7 +11,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Gather,
     family: Family::Direct,
     name: "direct",
-    summary: "all to the root; one step",
+    summary: "each rank sends its block to the root; one step",
     schedule,
     order: Order::None,
     steps: |hosts| (hosts.ranks() - 1).min(1),

@@ -18,7 +18,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Gather,
     family: Family::Tree,
     name: "tree",
-    summary: "up a binomial tree, subtrees in one message; fewest messages at the root",
+    summary: "up a binomial tree, each subtree in one message; fewest messages at the root",
     schedule,
     order: Order::None,
     steps: |hosts| rounds(hosts.ranks()),

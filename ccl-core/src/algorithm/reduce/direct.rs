@@ -11,7 +11,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Reduce,
     family: Family::Direct,
     name: "direct",
-    summary: "all to the root, one fold in rank order; one step",
+    summary: "all ranks send to the root; one fold there, in rank order; one step",
     schedule,
     order: Order::Rank,
     steps: |hosts| (hosts.ranks() - 1).min(1),

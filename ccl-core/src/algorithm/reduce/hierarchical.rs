@@ -17,7 +17,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Reduce,
     family: Family::Hierarchical,
     name: "hierarchical",
-    summary: "up a tree inside each host, then up one over hosts; once from each host",
+    summary: "up a tree inside each host, then up a tree over hosts; leaves each host once",
     schedule,
     order: Order::Unspecified,
     steps: host_rounds,

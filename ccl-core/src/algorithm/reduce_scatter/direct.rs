@@ -12,7 +12,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     family: Family::Direct,
     name: "direct",
-    summary: "each block to its rank, one fold in rank order; one step",
+    summary: "each block to its rank; one fold there, in rank order; one step",
     schedule,
     order: Order::Rank,
     steps: |hosts| (hosts.ranks() - 1).min(1),

@@ -11,7 +11,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Scatter,
     family: Family::Direct,
     name: "direct",
-    summary: "from the root to all; one step",
+    summary: "the root sends each rank its block; one step",
     schedule,
     order: Order::None,
     steps: |hosts| (hosts.ranks() - 1).min(1),

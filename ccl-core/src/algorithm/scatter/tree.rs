@@ -18,7 +18,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Scatter,
     family: Family::Tree,
     name: "tree",
-    summary: "down a binomial tree, subtrees in one message; fewest messages at the root",
+    summary: "down a binomial tree, each subtree in one message; fewest messages at the root",
     schedule,
     order: Order::None,
     steps: |hosts| rounds(hosts.ranks()),

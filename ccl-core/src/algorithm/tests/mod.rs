@@ -50,23 +50,23 @@ fn each(mut check: impl FnMut(&Algorithm, &World)) {
 }
 
 #[test]
-fn every_output_holds_what_it_must() {
+fn every_output_holds_its_expected_contributions() {
     each_placed(symbolic::run);
 }
 
 #[test]
-fn programs_compute_it_over_two_slots() {
+fn programs_compute_every_output_over_two_slots() {
     each_placed(|algorithm, world, in_place| numbers::run(algorithm, world, in_place, 2, 2));
 }
 
 #[test]
-fn programs_compute_it_over_a_single_slot() {
+fn programs_compute_every_output_over_a_single_slot() {
     each_placed(|algorithm, world, in_place| numbers::run(algorithm, world, in_place, 1, 1));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn around_a_ring_of_single_slots_what_arrives_must_be_stored() {
+fn a_ring_program_for_two_slots_deadlocks_over_single_slots() {
     let world = World::new(Collective::AllReduce, 3, 0, 40);
     numbers::run(find(world.collective, "ring").unwrap(), &world, false, 1, 2);
 }
@@ -153,7 +153,7 @@ fn schedules_stay_small() {
 /// Checks schedules that have more runs of peers than there are names for scratch buffers: the
 /// hosts have one to seven ranks in irregular order.
 #[test]
-fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
+fn irregular_hosts_may_use_up_the_scratch_names() {
     let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();
     let hosts = Rc::new(Hosts::of(&ids));
     assert!(hosts.count() > 16 && hosts.largest() > 4, "{hosts:?}");
@@ -167,11 +167,11 @@ fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
         let schedules = (0..150).map(|rank| (algorithm.schedule)(&world.params(rank)));
         used = schedules.map(|schedule| schedule.scratch_parts.len()).chain([used]).max().unwrap();
     }
-    assert_eq!(used, 256, "the last name must be in use");
+    assert_eq!(used, 256, "the last scratch name must be in use");
 }
 
 #[test]
-fn names_are_unique_and_strangers_are_told_the_list() {
+fn names_are_unique_and_the_error_for_an_unknown_name_lists_them() {
     for algorithm in all() {
         let found = find(algorithm.collective, algorithm.name).unwrap();
         assert!(std::ptr::eq(found, algorithm));

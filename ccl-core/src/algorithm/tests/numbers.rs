@@ -87,7 +87,7 @@ impl Ports for Host<'_> {
         assert_eq!(
             length * ELEMENT_BYTES,
             message.bytes,
-            "message of {} to {}",
+            "bytes of the message from rank {} to rank {}",
             link.peer,
             self.rank
         );
@@ -219,7 +219,7 @@ fn check(world: &World, host: &Host<'_>) {
                 content(from, total(&blocks[..block as usize]) + element)
             });
             let expected = expected.fold(0, |a, b| combine(world, a, b));
-            assert_eq!(host.memory[at], expected, "rank {} block {block}", host.rank);
+            assert_eq!(host.memory[at], expected, "rank {}, block {block}", host.rank);
             at += 1;
         }
     }

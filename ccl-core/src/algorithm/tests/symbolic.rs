@@ -89,7 +89,7 @@ impl Party {
 
     fn lengths(&self, slice: &Slice, at: &Counters) -> Vec<usize> {
         let parts = &slice.extent.parts;
-        assert_eq!(parts.total, slice.parts.total, "extent of {slice}");
+        assert_eq!(parts.total, slice.parts.total, "number of parts of {slice}");
         (0..parts.total).map(|i| self.length(slice.extent.buffer, parts.part(i, at))).collect()
     }
 
@@ -100,7 +100,7 @@ impl Party {
             .map(|(index, length)| {
                 let cell = self.cell(slice.buffer, slice.parts.part(index, at));
                 let value = self.memory.get(&cell);
-                let value = value.unwrap_or_else(|| panic!("rank {}: {slice} unset", self.rank));
+                let value = value.unwrap_or_else(|| panic!("rank {}: {slice} is unset", self.rank));
                 (value.clone(), length)
             })
             .collect()
@@ -108,7 +108,7 @@ impl Party {
 
     fn write(&mut self, slice: &Slice, at: &Counters, chunks: Vec<Piece>) {
         let lengths: Vec<usize> = chunks.iter().map(|(_, length)| *length).collect();
-        assert_eq!(lengths, self.lengths(slice, at), "rank {}: {slice}", self.rank);
+        assert_eq!(lengths, self.lengths(slice, at), "rank {} writes {slice}", self.rank);
         for (index, (value, _)) in (0..).zip(chunks) {
             let cell = self.cell(slice.buffer, slice.parts.part(index, at));
             self.memory.insert(cell, value);
@@ -148,7 +148,7 @@ fn step(party: &mut Party, wires: &mut Wires) -> bool {
     match &op {
         Op::Send { peer, source } => {
             let peer = peer.eval(&at);
-            assert_ne!(peer, party.rank, "a message to oneself");
+            assert_ne!(peer, party.rank, "a rank sends to itself");
             let mut message = party.read(source, &at);
             message.iter_mut().for_each(|((_, hops), _)| *hops += 1);
             wires.entry((party.rank, peer)).or_default().push_back(message);
@@ -188,7 +188,7 @@ pub(super) fn run(algorithm: &Algorithm, world: &World, in_place: bool) {
     for party in &parties {
         assert!(party.ops.is_empty(), "rank {} waits at {}", party.rank, party.ops[0].0);
     }
-    assert!(wires.values().all(VecDeque::is_empty), "a message that nobody receives");
+    assert!(wires.values().all(VecDeque::is_empty), "some messages were not received");
     let results: Vec<BTreeMap<u32, Rc<Value>>> =
         parties.iter().map(|party| check(algorithm, world, party)).collect();
     check_steps(algorithm, world, &parties);
@@ -214,8 +214,8 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
             .collect();
         if algorithm.order == Order::Rank {
             assert_eq!(contributions, expected, "rank {rank}: output {part} in rank order");
-            let Value::Fold(terms, _) = &**value else { panic!("not folded") };
-            assert!(terms.iter().all(|term| matches!(**term, Value::Input(..))), "one fold");
+            let Value::Fold(terms, _) = &**value else { panic!("output {part} is not folded") };
+            assert!(terms.iter().all(|term| matches!(**term, Value::Input(..))), "a nested fold");
         }
         contributions.sort_unstable();
         if world.collective == Collective::Barrier {
@@ -247,5 +247,5 @@ fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
         Family::Hierarchical => tree,
         _ => loose,
     };
-    assert!(most == steps || most < steps && loose, "{most} messages in a row, not {steps}");
+    assert!(most == steps || most < steps && loose, "a chain of {most} messages, not {steps}");
 }

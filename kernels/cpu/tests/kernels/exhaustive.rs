@@ -139,7 +139,7 @@ fn narrow_floats_round_once_and_to_even() {
 }
 
 #[test]
-fn one_term_is_copied_with_its_payload() {
+fn one_term_is_copied_with_its_nan_payload() {
     let nan = 0xff80_1234u32.to_ne_bytes();
     let kernel = Kernel::select(DataType::Float32, ReduceOp::Max, Scalar::NONE, 1);
     assert_eq!(fold(&kernel, &[&nan], 4, true), nan);

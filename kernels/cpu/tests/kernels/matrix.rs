@@ -33,9 +33,10 @@ impl Buffer {
         let end = self.start + expected.len();
         let content = &self.bytes[self.start..end];
         let wrong = content.iter().zip(expected).position(|(a, b)| a != b);
-        assert_eq!(wrong, None, "{what}: first wrong byte");
-        let outside = self.bytes[..self.start].iter().chain(&self.bytes[end..]);
-        assert!(outside.into_iter().all(|&byte| byte == GUARD), "{what}: wrote outside");
+        assert_eq!(wrong, None, "{what}: index of the first wrong byte");
+        let mut outside = self.bytes[..self.start].iter().chain(&self.bytes[end..]);
+        let is_intact = outside.all(|&byte| byte == GUARD);
+        assert!(is_intact, "{what}: a byte outside the buffer was written");
     }
 }
 
@@ -73,7 +74,8 @@ fn scaled(term: usize) -> bool {
 }
 
 fn run(case: &Case, bytes: usize, elements: usize, places: &Places, offset: usize) {
-    let what = format!("{} x{elements} at {places:?} +{offset}", case.what);
+    let layout = format!("{elements} elements, overwritten terms {places:?}, offset {offset}");
+    let what = format!("{}, {layout}", case.what);
     let mut terms: Vec<Buffer> =
         case.terms.iter().map(|term| Buffer::new(&term[..bytes], offset)).collect();
     let mut fresh: Vec<Buffer> =
@@ -127,7 +129,7 @@ fn check_type(data_type: DataType) {
                 assert_eq!(expected.len(), terms[0].len());
                 for level in SimdLevel::available() {
                     let kernel = Kernel::select_with(data_type, op, scalar, RANKS, level);
-                    let what = format!("{data_type} {op} {count} terms {finish} {level:?}");
+                    let what = format!("{data_type} {op} {count} terms finish {finish} {level:?}");
                     let (terms, expected) = (terms[..count].to_vec(), expected.clone());
                     check_case(data_type, &Case { kernel, terms, expected, finish, what });
                 }
@@ -184,7 +186,7 @@ fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> 
 }
 
 #[test]
-fn a_product_is_the_same_number_where_it_is_added_and_where_it_is_sent() {
+fn a_product_is_the_same_whether_added_at_once_or_sent_first() {
     for data_type in DataType::ALL {
         let mut random = Random(11 + data_type as u64);
         let mut term = || {
@@ -200,7 +202,7 @@ fn a_product_is_the_same_number_where_it_is_added_and_where_it_is_sent() {
                 let with = |own| [&[own], others].concat();
                 let here = folded(&kernel, &with((&own, true)), 777);
                 let there = folded(&kernel, &with((&sent, false)), 777);
-                assert_eq!(here, there, "{data_type} {level:?}, {} others", others.len());
+                assert_eq!(here, there, "{data_type} {level:?}, {} other terms", others.len());
             }
         }
     }
@@ -245,9 +247,9 @@ fn copies_copy_from_any_address_to_any_address() {
             // SAFETY: both buffers have `bytes` bytes, and they are apart.
             unsafe { copy_streaming(targets[1], source, bytes) };
             for dst in &dsts {
-                dst.check(&content[..bytes], &format!("{bytes} bytes +{from} to +{to}"));
+                dst.check(&content[..bytes], &format!("{bytes} bytes from offset {from} to {to}"));
             }
-            src.check(&content[..bytes], "source");
+            src.check(&content[..bytes], "source of a copy");
         }
     }
 }

@@ -169,7 +169,7 @@ impl Connection {
         let up = rails.iter().filter(|rail| rail.is_up).count();
         let rails = match rails.len() {
             0 | 1 => String::new(),
-            all => format!(", {up} of {all} rails so far"),
+            all => format!(", {up} of {all} rails up so far"),
         };
         let flows = self.lane.flows(self.endpoint);
         let flows = flows.first().map_or_else(String::new, |flow| {

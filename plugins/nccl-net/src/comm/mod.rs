@@ -220,14 +220,15 @@ impl Wait {
         let sentence = |what: String| {
             let how = if idle < still / 2 {
                 format!(
-                    "it has made no progress for {:.1} s, though the connection moved {:.1} s \
-                     ago; is the peer in the same operation, or is it waiting for another rank?",
+                    "it has made no progress for {:.1} s, though the connection was active \
+                     {:.1} s ago; is the peer in the same operation, or does it wait for another \
+                     rank?",
                     still.as_secs_f64(),
                     idle.as_secs_f64()
                 )
             } else {
                 format!(
-                    "nothing has come or gone for {:.1} s; does that process still run, and is it \
+                    "the connection has been idle for {:.1} s; does the peer still run, and is it \
                      in the same operation?",
                     idle.as_secs_f64()
                 )
@@ -237,7 +238,7 @@ impl Wait {
         };
         if still >= settings.timeout {
             return Err(NetError::remote(format!(
-                "{} The request fails after FERROCCL_NET_TIMEOUT",
+                "{} The request fails: FERROCCL_NET_TIMEOUT has passed",
                 sentence(what())
             )));
         }

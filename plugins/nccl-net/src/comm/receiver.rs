@@ -309,7 +309,7 @@ impl Receiver {
         let known =
             self.groups.get(at).is_some_and(|group| group.id == id && group.stage != Stage::Vacant);
         if !known {
-            let text = "a request of irecv that is already done, or never existed";
+            let text = "the request is already done, or irecv never returned it";
             return Err(NetError::argument(text));
         }
         if self.groups[at].stage != Stage::Waiting(0) && !self.help.is_given(now) {
@@ -715,5 +715,5 @@ impl Receiver {
 }
 
 fn nonsense() -> NetError {
-    NetError::remote("it sent a message that is invalid for a receiver")
+    NetError::remote("the peer sent a message that a sender must not send")
 }

@@ -356,9 +356,9 @@ impl Sender {
         }
         request.wait.judge(connection, settings, now, || {
             let why = match (stage, cts) {
-                (Stage::Waiting, None) => ", which the peer has posted no receive for,",
-                (Stage::Waiting, _) => ", which the peer has posted a receive for,",
-                _ => ", which has not been acknowledged,",
+                (Stage::Waiting, None) => " (the peer has posted no receive)",
+                (Stage::Waiting, _) => " (the peer has posted a receive)",
+                _ => " (not acknowledged yet)",
             };
             format!("a send of {bytes} bytes with tag {tag}{why} to")
         })?;
@@ -396,7 +396,7 @@ impl Sender {
             }
         };
         if understood.is_err() {
-            self.connection.abort("it sent a message that a receiver must not send");
+            self.connection.abort("the peer sent a message that a receiver must not send");
         }
     }
 
@@ -475,7 +475,8 @@ impl Sender {
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
                     self.connection.abort(&format!(
                         "it has {count} slots of {bytes} bytes, and this side has {} of {} bytes; \
-                         set FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
+                         set FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES to the same values on \
+                         all hosts",
                         own.slots(),
                         own.slot_bytes
                     ));

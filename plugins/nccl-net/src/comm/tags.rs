@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tag_counts_for_itself() {
+    fn each_tag_has_its_own_counter() {
         let mut tags = Tags::default();
         assert_eq!([tags.next(5), tags.next(-5), tags.next(5)], [0, 0, 1]);
         assert!(tags.is_past(5, 1) && !tags.is_past(5, 2) && !tags.is_past(7, 0));

@@ -116,7 +116,7 @@ impl TwoSides {
                 parts => (sender, receiver) = parts,
             }
             world.step();
-            assert!(world.now() < until, "they do not meet");
+            assert!(world.now() < until, "the two sides did not connect");
         }
     }
 
@@ -300,12 +300,12 @@ fn run(sides: &mut TwoSides, messages: &[Message], random: &mut Random, fails: b
             sides.world.disconnect(2 * rail + first, 2 * rail + other);
         }
         sides.go_on();
-        assert!(sides.world.now() < until, "{} of {}", traffic.done, messages.len());
+        assert!(sides.world.now() < until, "{} of {} arrived", traffic.done, messages.len());
     }
     let mut seen = vec![0; bytes];
     into.read(0, &mut seen).unwrap();
     let wrong = seen.iter().zip(&pattern).position(|(seen, right)| seen != right);
-    assert_eq!(wrong, None, "a byte is wrong");
+    assert_eq!(wrong, None, "index of the first wrong byte");
     ok(traffic.source.deregister());
     ok(traffic.sink.1.deregister());
     sides.receiver.withdraw(number);
@@ -328,7 +328,7 @@ fn messages_survive_rails_that_fail() {
                 sides.go_on();
                 assert!(
                     sides.world.now() < until,
-                    "seed {seed}: {:?}",
+                    "seed {seed}: a rail did not recover: {:?}",
                     sides.sender.connection().rails()
                 );
             }
@@ -398,7 +398,7 @@ fn left_to_a_helper(sides: &mut TwoSides) {
 
 /// Tests that a request without progress fails with a report, even while others progress.
 #[test]
-fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
+fn a_request_without_progress_fails_with_a_report() {
     let (warn_after, timeout) = (Duration::from_secs(2), Duration::from_secs(5));
     let settings = Settings { warn_after, timeout, ..SETTINGS };
     for others_move in [true, false] {
@@ -423,17 +423,17 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
             *receive = receive.take().or_else(|| sides.receiver.test(now, posted).err().map(text));
             sides.go_on();
             sides.world.advance(now + Duration::from_millis(20));
-            assert!(now.since(start) < 2 * timeout, "it is not given up");
+            assert!(now.since(start) < 2 * timeout, "a request did not fail in time");
         }
         assert!(sides.world.now().since(start) >= timeout);
         let [send, receive] = errors.map(Option::unwrap_or_default);
-        let what = "a send of 70000 bytes with tag 9, which the peer has posted no receive for, to";
+        let what = "a send of 70000 bytes with tag 9 (the peer has posted no receive) to";
         assert!(send.starts_with(what) && send.contains("FERROCCL_NET_TIMEOUT"), "{send}");
         let what = "a receive of up to 0 bytes with tags [8] from";
         assert!(receive.starts_with(what), "{receive}");
         for text in [send, receive] {
-            assert_eq!(text.contains("though the connection moved"), others_move, "{text}");
-            assert_eq!(text.contains("nothing has come or gone"), !others_move, "{text}");
+            assert_eq!(text.contains("though the connection was active"), others_move, "{text}");
+            assert_eq!(text.contains("the connection has been idle"), !others_move, "{text}");
         }
     }
 }
@@ -460,7 +460,7 @@ struct Slow {
 
 impl Faults for Slow {
     fn leaves(&mut self) -> bool {
-        assert!(!self.progress.holds_up(), "a close would wait for this look");
+        assert!(!self.progress.holds_up(), "closing a communicator would block now");
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.is_over.load(Ordering::Relaxed)
     }
@@ -469,7 +469,7 @@ impl Faults for Slow {
 /// Tests that farewells of closed communicators advance together: the delays by several dead hosts
 /// must not add up.
 #[test]
-fn farewells_of_closed_communicators_are_said_together() {
+fn farewells_of_closed_communicators_advance_together() {
     const COUNT: usize = 5;
     let slow = Slow::default();
     let progress = Arc::clone(&slow.progress);
@@ -485,15 +485,15 @@ fn farewells_of_closed_communicators_are_said_together() {
         progress.close_sender(Box::new(sides.sender));
     }
     assert!(progress.drain(ccl_clock::now()));
-    assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "all of them, in one look");
+    assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "one round must poll each farewell once");
     slow.is_over.store(true, Ordering::Relaxed);
     assert!(progress.drain(ccl_clock::now()));
-    assert!(!progress.drain(ccl_clock::now()), "they are gone");
+    assert!(!progress.drain(ccl_clock::now()), "a closed communicator is left");
 }
 
 /// Tests that a receiver may close before its sender: ranks do not close at the same time.
 #[test]
-fn a_closed_receiver_discards_what_still_comes() {
+fn a_closed_receiver_discards_messages_that_still_arrive() {
     const STEP: Duration = Duration::from_micros(100);
     let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 1);
     let devices = [0, 1].map(|side| device(&world, 1, side));
@@ -508,7 +508,7 @@ fn a_closed_receiver_discards_what_still_comes() {
         sends.push(ok(sender.isend(now, Some(Arc::clone(&source)), 0, 1000, 1)).unwrap());
         while sends.len() >= 4 {
             now = now + STEP;
-            assert!(progress.drain(now), "it is gone after {:?}", now.since(closed));
+            assert!(progress.drain(now), "the receiver is gone after {:?}", now.since(closed));
             sends.retain(|send| ok(sender.test(now, *send)).is_none());
         }
     }
@@ -518,10 +518,10 @@ fn a_closed_receiver_discards_what_still_comes() {
         now = now + STEP;
         progress.drain(now);
         match sender.test(now, long) {
-            Ok(done) => assert_eq!(done, None, "nobody has received it"),
+            Ok(done) => assert_eq!(done, None, "the send is done without a receive"),
             Err(error) => break error.text,
         }
-        assert!(now.since(closed) < PATIENCE, "it is not given up");
+        assert!(now.since(closed) < PATIENCE, "the send did not fail in time");
     };
     assert!(now.since(closed) >= Duration::from_millis(900), "{:?}", now.since(closed));
     assert!(error.contains("closed the connection"), "{error}");

@@ -93,7 +93,7 @@ struct RecordLayout {
     entries: [Entry; GROUP_MAX],
 }
 const _: () = assert!(size_of::<RecordLayout>() <= RECORD_BYTES);
-const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
+const _: () = assert!(cfg!(target_endian = "little"), "records need a little-endian host");
 
 /// A [`Receive`] as it is sent.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -272,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_written_and_torn_ones_not_at_all() {
+    fn records_are_read_as_written_and_torn_records_are_rejected() {
         for count in 1..=GROUP_MAX {
             let (bytes, used) = record(count).encode();
             assert_eq!(Record::decode(&bytes), Some(record(count)));
             for at in 0..used {
                 let mut torn = bytes;
                 torn[at] ^= 0x10;
-                assert_eq!(Record::decode(&torn), None, "byte {at} of {count} entries");
+                assert_eq!(Record::decode(&torn), None, "byte {at} of a record of {count} entries");
             }
         }
         assert_eq!(Record::decode(&[0; RECORD_BYTES]), None);

@@ -90,7 +90,8 @@ pub(super) unsafe extern "C" fn make_device<const N: usize>(
         // SAFETY: NCCL has the parts at `parts`.
         let parts = unsafe { parts.read() };
         let known = parts.get().ok_or_else(|| {
-            NetError::argument(format!("{} devices given; there is room for {N}", parts.count))
+            let count = parts.count;
+            NetError::argument(format!("cannot merge {count} devices; the list holds at most {N}"))
         })?;
         let made = plugin.devices.make(known)?;
         // SAFETY: NCCL has room for the number at `number`.
@@ -282,7 +283,7 @@ pub(super) unsafe extern "C" fn isend_v8(
     request: *mut *mut c_void,
 ) -> NcclResult {
     let Ok(bytes) = usize::try_from(bytes) else {
-        return guard("isend", || Err(NetError::argument(format!("{bytes} bytes to send"))));
+        return guard("isend", || Err(NetError::argument(format!("cannot send {bytes} bytes"))));
     };
     // SAFETY: as for `isend_v9`, which gets the same pointers; only the type of the length differs.
     unsafe { isend_v9(comm, data, bytes, tag, mr, request) }
@@ -313,7 +314,7 @@ pub(super) unsafe extern "C" fn irecv_v9(
 ) -> NcclResult {
     with("irecv", |plugin| {
         // SAFETY: NCCL has as many lengths as buffers.
-        let bytes = unsafe { slice(bytes, count, "lengths") }?;
+        let bytes = unsafe { slice(bytes, count, "the list of lengths") }?;
         // SAFETY: NCCL passes arrays of `count` elements and room for the request.
         unsafe { receive(plugin, comm, data, bytes.iter().copied(), tags, mrs, request) }
     })
@@ -330,9 +331,9 @@ pub(super) unsafe extern "C" fn irecv_v8(
 ) -> NcclResult {
     with("irecv", |plugin| {
         // SAFETY: NCCL has as many lengths as buffers.
-        let bytes = unsafe { slice(bytes, count, "lengths") }?;
+        let bytes = unsafe { slice(bytes, count, "the list of lengths") }?;
         if let Some(bytes) = bytes.iter().find(|bytes| **bytes < 0) {
-            return Err(NetError::argument(format!("{bytes} bytes to receive")));
+            return Err(NetError::argument(format!("cannot receive {bytes} bytes")));
         }
         let bytes = bytes.iter().map(|bytes| *bytes as usize);
         // SAFETY: NCCL passes arrays of `count` elements and room for the request.
@@ -361,14 +362,14 @@ unsafe fn receive(
     let comm = id(comm, "the receiving communicator")?;
     let count = bytes.len() as c_int;
     // SAFETY: as above.
-    let data = unsafe { slice(data, count, "buffers") }?;
+    let data = unsafe { slice(data, count, "the list of buffers") }?;
     // SAFETY: as above.
-    let tags = unsafe { slice(tags, count, "tags") }?;
+    let tags = unsafe { slice(tags, count, "the list of tags") }?;
     let none = [std::ptr::null_mut(); GROUP_MAX];
     let mrs = match mrs.is_null() {
         true => &none[..data.len().min(GROUP_MAX)],
         // SAFETY: as above.
-        false => unsafe { slice(mrs, count, "registrations") }?,
+        false => unsafe { slice(mrs, count, "the list of registrations") }?,
     };
     let mut receives = [(None, 0, 0, 0); GROUP_MAX];
     let parts = data.iter().zip(bytes).zip(tags).zip(mrs);
@@ -376,7 +377,7 @@ unsafe fn receive(
         *receives = (registration(*mr), data.addr(), bytes, *tag);
     }
     let receives = receives.get(..data.len()).ok_or_else(|| {
-        NetError::argument(format!("{count} buffers in one irecv; {GROUP_MAX} at most"))
+        NetError::argument(format!("{count} buffers in one irecv; at most {GROUP_MAX} fit"))
     })?;
     let Some(received) = plugin.irecv(comm, receives)? else { return Ok(()) };
     // SAFETY: as above.

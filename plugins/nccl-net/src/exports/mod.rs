@@ -80,7 +80,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
 /// `from` is null, or points to `count` valid values that nobody changes meanwhile.
 unsafe fn slice<'a, T>(from: *const T, count: c_int, what: &str) -> Result<&'a [T], NetError> {
     let count = usize::try_from(count)
-        .map_err(|_| NetError::argument(format!("{count} elements of {what}")))?;
+        .map_err(|_| NetError::argument(format!("{what} cannot have {count} elements")))?;
     let from = NonNull::new(from.cast_mut()).ok_or_else(|| null(what))?;
     // SAFETY: as above.
     Ok(unsafe { NonNull::slice_from_raw_parts(from, count).as_ref() })
@@ -94,7 +94,7 @@ unsafe fn slice<'a, T>(from: *const T, count: c_int, what: &str) -> Result<&'a [
 unsafe fn region(data: *mut c_void, bytes: usize) -> Result<Region, NetError> {
     let start = NonNull::new(data.cast()).ok_or_else(|| null("the memory to register"))?;
     if bytes == 0 || start.addr().get().checked_add(bytes).is_none() {
-        return Err(NetError::argument(format!("{bytes} bytes of memory to register")));
+        return Err(NetError::argument(format!("cannot register {bytes} bytes of memory")));
     }
     // SAFETY: the caller keeps the bytes valid until they are deregistered, and `Mr` accesses none
     // of them after that.
@@ -106,7 +106,7 @@ fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
     match read(pointer) {
         Some((id, None)) => Ok(id),
         _ if pointer.is_null() => Err(null(what)),
-        _ => Err(NetError::argument(format!("{what} that this plugin has not made"))),
+        _ => Err(NetError::argument(format!("{what} was not made by this plugin"))),
     }
 }
 
@@ -115,7 +115,7 @@ fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
     match read(pointer) {
         Some((id, Some(request))) => Ok((id, request)),
         _ if pointer.is_null() => Err(null("the request")),
-        _ => Err(NetError::argument("a request that this plugin has not made")),
+        _ => Err(NetError::argument("the request was not made by this plugin")),
     }
 }
 

@@ -80,7 +80,7 @@ fn messages_of_all_lengths_arrive_whichever_side_is_first() {
 }
 
 #[test]
-fn longer_messages_than_are_wanted_are_cut() {
+fn messages_longer_than_their_buffers_are_truncated() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(1 << 20);
     for (bytes, room) in [(100, 10), (8192, 1), (100_000, 99_999), (100_000, 8000)] {
@@ -95,7 +95,7 @@ fn longer_messages_than_are_wanted_are_cut() {
 }
 
 #[test]
-fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way() {
+fn groups_match_by_tag_and_messages_without_a_receive_do_not_block() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(1 << 20);
     // More messages of tag 9 than slots, before their receives are posted.
@@ -109,12 +109,12 @@ fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way()
     for request in sent {
         until("a send", || tested(request));
     }
-    until("the group", || tested(receive).map(|told| sizes = told));
+    until("the group of receives", || tested(receive).map(|told| sizes = told));
     for (place, at) in [3, 1, 0, 2].iter().flat_map(|tag| [(*tag, *tag), (tag + 4, tag + 4)]) {
         let bytes = 20_000 + at;
         assert_eq!(sizes[place], bytes);
         let (to, from) = (place * 30_000, at * 30_000);
-        assert!(pair.into[to..to + bytes] == pair.from[from..from + bytes], "{place}");
+        assert!(pair.into[to..to + bytes] == pair.from[from..from + bytes], "buffer {place}");
     }
     for (at, request) in early.into_iter().enumerate() {
         let receive = pair.irecv(&[(at * 100, 100, 9)]);
@@ -165,7 +165,7 @@ fn order(dice: &mut Dice, messages: &[(c_int, usize, usize)]) -> Vec<usize> {
 }
 
 #[test]
-fn messages_and_buffers_in_any_order_meet() {
+fn messages_reach_their_buffers_in_any_order_of_posting() {
     let _turn = ONE_AT_A_TIME.lock();
     let (each, fence) = (420_000, 7);
     let mut pair = joined(80 * each);
@@ -177,7 +177,7 @@ fn messages_and_buffers_in_any_order_meet() {
         let order = order(&mut dice, &messages);
         let (mut sent, mut receive) = (Vec::new(), Vec::new());
         let (mut next, mut posted, mut open) = (0, 0, 0);
-        until("all messages", || {
+        until("the exchange of all messages", || {
             if next < messages.len() && dice.below(2) == 0 {
                 let (tag, bytes, _) = messages[next];
                 sent.push(Some(pair.isend(next * each, bytes, tag)));
@@ -200,12 +200,12 @@ fn messages_and_buffers_in_any_order_meet() {
                 (*entry, open) = (None, open - 1);
                 for (at, size) in group.iter().zip(sizes) {
                     let (_, bytes, room) = messages[*at];
-                    assert_eq!(size, bytes.min(room), "message {at} with seed {seed}");
+                    assert_eq!(size, bytes.min(room), "size of message {at} with seed {seed}");
                     let (start, end) = (at * each, at * each + size);
                     let same = pair.into[start..end] == pair.from[start..end];
-                    assert!(same, "message {at} with seed {seed}");
+                    assert!(same, "content of message {at} with seed {seed}");
                     let behind = &pair.into[start + room..start + room + fence];
-                    assert!(behind.iter().all(|byte| *byte == 0), "behind {at}, seed {seed}");
+                    assert!(behind.iter().all(|byte| *byte == 0), "past buffer {at}, seed {seed}");
                 }
             }
             let all = posted == order.len() && next == messages.len() && open == 0;
@@ -216,7 +216,7 @@ fn messages_and_buffers_in_any_order_meet() {
 }
 
 #[test]
-fn what_is_wanted_gets_past_what_is_not_however_often() {
+fn messages_with_receives_overtake_messages_without() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(4096);
     let early: Vec<_> = (0..20).map(|_| pair.isend(0, 100, 9)).collect();
@@ -233,7 +233,7 @@ fn what_is_wanted_gets_past_what_is_not_however_often() {
 }
 
 #[test]
-fn all_of_this_holds_over_tcp_with_few_slots_and_with_helpers_too() {
+fn all_tests_pass_with_few_slots_and_with_helpers() {
     const CHOICE: &str = "FERROCCL_TRANSPORT";
     if std::env::var_os(CHOICE).is_some() {
         return;
@@ -254,11 +254,11 @@ fn all_of_this_holds_over_tcp_with_few_slots_and_with_helpers_too() {
 
 /// Tests that `accept` fails after `FERROCCL_JOIN_TIMEOUT` if no peer connects.
 #[test]
-fn a_peer_that_never_connects_ends_the_wait() {
+fn accept_fails_if_no_peer_connects() {
     const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
     if std::env::var_os(OWN).is_none() {
         let mut own = std::process::Command::new(std::env::current_exe().unwrap());
-        own.args(["--exact", "contract::a_peer_that_never_connects_ends_the_wait", "--nocapture"]);
+        own.args(["--exact", "contract::accept_fails_if_no_peer_connects", "--nocapture"]);
         own.env(OWN, "1").env("FERROCCL_JOIN_TIMEOUT", "300ms");
         let output = own.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -285,14 +285,14 @@ fn a_peer_that_never_connects_ends_the_wait() {
 }
 
 #[test]
-fn all_that_may_be_under_way_is() {
+fn receives_are_accepted_up_to_the_limit_and_no_further() {
     let _turn = ONE_AT_A_TIME.lock();
     let bytes = 20_000;
     let mut pair = joined(64 * bytes);
     for _ in 0..3 {
         let receive: Vec<_> = (0..64).map(|at| pair.irecv(&[(at * bytes, bytes, 1)])).collect();
         assert!(receive.iter().all(|request| !request.is_null()));
-        assert!(pair.try_irecv(&[(0, 1, 1)]).is_null(), "one too many");
+        assert!(pair.try_irecv(&[(0, 1, 1)]).is_null(), "a request beyond the limit was accepted");
         let sent: Vec<_> = (0..64).map(|at| pair.isend(at * bytes, bytes, 1)).collect();
         for (sent, receive) in sent.into_iter().zip(receive) {
             assert_eq!(both(sent, receive), [bytes]);
@@ -304,12 +304,12 @@ fn all_that_may_be_under_way_is() {
 }
 
 #[test]
-fn what_nobody_tests_moves_nevertheless() {
+fn a_transfer_progresses_without_calls_of_test() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(8 << 20);
     let sent = pair.isend(0, 8 << 20, 1);
     let receive = pair.irecv(&[(0, 8 << 20, 1)]);
-    until("the last byte", || {
+    until("the transfer", || {
         std::thread::sleep(Duration::from_millis(1));
         (pair.into.last() == pair.from.last()).then_some(())
     });
@@ -338,7 +338,7 @@ fn a_connection_has_no_thread_and_little_memory() {
 }
 
 #[test]
-fn what_was_sent_before_its_sender_closed_can_still_be_received() {
+fn messages_sent_before_the_sender_closed_can_be_received() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(1 << 20);
     let sent: Vec<_> = [100, 200].map(|bytes| pair.isend(0, bytes, 1)).into();
@@ -365,7 +365,7 @@ fn what_was_sent_before_its_sender_closed_can_still_be_received() {
 }
 
 #[test]
-fn memory_that_is_being_sent_can_be_taken_back() {
+fn memory_can_be_deregistered_while_it_is_sent() {
     let _turn = ONE_AT_A_TIME.lock();
     let bytes = 64 << 20;
     let mut pair = joined(bytes);
@@ -383,7 +383,7 @@ fn memory_that_is_being_sent_can_be_taken_back() {
 }
 
 #[test]
-fn what_means_nothing_is_an_error_and_no_crash() {
+fn invalid_pointers_are_errors_and_no_crash() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(100);
     let request = pair.irecv(&[(0, 100, 1)]);

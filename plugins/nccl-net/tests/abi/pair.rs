@@ -23,7 +23,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(since.elapsed() < DEADLINE, "{what}: no answer in time");
+        assert!(since.elapsed() < DEADLINE, "{what} did not complete in time");
         std::thread::yield_now();
     }
 }
@@ -113,7 +113,7 @@ impl Pair {
         // SAFETY: a handle of the right size.
         ok(unsafe { (NET.listen.unwrap())(context, listens, start, &mut listener) });
         let (mut sender, mut receiver): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-        until("meeting", || {
+        until("connecting", || {
             if sender.is_null() {
                 let (net, handle) = (NET.connect.unwrap(), handle.as_mut_ptr().cast());
                 // SAFETY: a handle of the right size.
@@ -136,7 +136,7 @@ impl Pair {
         let mut request = null_mut();
         let (comm, mr) = (self.sender, self.out);
         let isend = NET.isend.unwrap();
-        until("isend, while a helper polls", || {
+        until("isend", || {
             // SAFETY: the buffer is registered and stays.
             ok(unsafe { isend(comm, data, bytes, tag, mr, null_mut(), &mut request) });
             (!request.is_null()).then_some(request)
@@ -144,7 +144,7 @@ impl Pair {
     }
 
     pub(crate) fn irecv(&mut self, parts: &[(usize, usize, c_int)]) -> *mut c_void {
-        until("irecv, while a helper polls", || {
+        until("irecv", || {
             let request = self.try_irecv(parts);
             (!request.is_null()).then_some(request)
         })

@@ -123,7 +123,11 @@ fn arrives(patience: Duration, at: *mut u8) -> bool {
 fn check(fault: Fault, violates: fn(&Rig) -> bool) {
     for planted in [Some(fault), None] {
         let rig = Rig::new(planted);
-        assert_eq!(violates(&rig), planted.is_some(), "{fault:?}, planted: {planted:?}");
+        assert_eq!(
+            violates(&rig),
+            planted.is_some(),
+            "{fault:?} must be seen if and only if it is planted: {planted:?}"
+        );
         let _ = rig.plugin.finalize(rig.context);
     }
 }
@@ -134,7 +138,7 @@ fn listens(port: u16) -> bool {
 }
 
 #[test]
-fn messages_come_to_harm() {
+fn faults_that_damage_messages_are_observed() {
     check(Fault::WrongSize, |rig| !rig.all_arrive(&[10]));
     check(Fault::DoubleCompletion, |rig| !rig.all_arrive(&[10, 10]));
     check(Fault::ZeroHang, |rig| !rig.all_arrive(&[0]));
@@ -155,7 +159,7 @@ fn messages_come_to_harm() {
 }
 
 #[test]
-fn progress_and_room_are_wanting() {
+fn faults_of_progress_and_capacity_are_observed() {
     check(Fault::FewRequests, |rig| (0..9).any(|_| rig.irecv(&[(1, 1)]).0.is_none()));
     check(Fault::ProgressOnlyInTest, |rig| {
         let (_, starts) = rig.irecv(&[(1, 1)]);
@@ -182,7 +186,7 @@ fn progress_and_room_are_wanting() {
 }
 
 #[test]
-fn a_flush_is_never_done() {
+fn a_flush_that_never_completes_is_observed() {
     check(Fault::FlushHangs, |rig| {
         let flush = rig.plugin.flush(rig.receive).unwrap();
         flush.is_some() && rig.wait(flush) == Ok(None)
@@ -190,7 +194,7 @@ fn a_flush_is_never_done() {
 }
 
 #[test]
-fn what_is_done_takes_others_with_it() {
+fn a_completed_request_that_ends_another_is_observed() {
     check(Fault::ConsumedFrees, |rig| {
         let (first, _) = rig.irecv(&[(1, 1)]);
         rig.isend(vec![7], 1).unwrap();
@@ -202,7 +206,7 @@ fn what_is_done_takes_others_with_it() {
 }
 
 #[test]
-fn ends_are_not_clean() {
+fn unclean_ends_are_observed() {
     check(Fault::ResetOnClose, |rig| {
         let (start, bytes, registration) = rig.memory(vec![0; 20 << 20]);
         // SAFETY: the memory is never freed, and nobody else uses it.
@@ -228,7 +232,7 @@ fn ends_are_not_clean() {
 }
 
 #[test]
-fn connecting_goes_wrong() {
+fn faults_of_the_listener_are_observed() {
     check(Fault::HandleReuse, |rig| {
         poll(|| rig.plugin.connect(&mut rig.handle.clone()).unwrap());
         rig.plugin.accept(rig.listener).is_err()
@@ -248,7 +252,7 @@ fn takes_long(call: impl FnOnce()) -> bool {
 }
 
 #[test]
-fn connecting_is_never_done() {
+fn connecting_never_completes() {
     let config = Config { interfaces: "lo".to_owned(), fault: Some(Fault::NeverConnects) };
     let plugin: &'static Plugin = Box::leak(Box::new(Plugin::new(config)));
     let context = plugin.init().unwrap();
@@ -274,7 +278,7 @@ fn connecting_blocks() {
 }
 
 #[test]
-fn a_misspelt_fault_starts_nothing() {
+fn a_misspelt_fault_makes_init_fail() {
     let config = Config { fault: Some(Fault::Unknown), ..Config::default() };
     let plugin: &'static Plugin = Box::leak(Box::new(Plugin::new(config)));
     assert!(plugin.init().is_err());

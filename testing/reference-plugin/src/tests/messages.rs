@@ -25,7 +25,7 @@ fn messages_of_all_sizes_arrive_in_order() {
             (sizes.is_some() && is_sent).then_some(())
         });
         assert_eq!(sizes.unwrap()[0], size as c_int);
-        assert!(into[0].bytes == out.bytes, "{size} bytes differ");
+        assert!(into[0].bytes == out.bytes, "a message of {size} bytes arrived changed");
         deregister(pair.send, out.registration).unwrap();
         deregister(pair.receive, into[0].registration).unwrap();
     }
@@ -53,7 +53,7 @@ fn groups_take_messages_by_tag_and_equal_tags_in_order() {
         assert_eq!(wait(request.unwrap()), [1000; 8]);
     }
     for (seed, buffer) in into.iter().enumerate() {
-        assert!(buffer.bytes == bytes(1000, seed), "part {seed} has another's bytes");
+        assert!(buffer.bytes == bytes(1000, seed), "part {seed} has wrong bytes");
     }
     sends.iter().for_each(|(_, request)| assert_eq!(wait(*request)[0], 1000));
     pair.close();
@@ -95,13 +95,13 @@ fn thirty_two_requests_are_in_flight_without_a_test() {
     poll(|| is_there(out[31].bytes[99_999]));
     for ((receive, send), at) in receives.iter().zip(&sends).zip(0..) {
         assert_eq!((wait(*receive)[0], wait(*send)[0]), (100_000, 100_000));
-        assert!(into[at].bytes == out[at].bytes, "message {at} differs");
+        assert!(into[at].bytes == out[at].bytes, "message {at} arrived changed");
     }
     pair.close();
 }
 
 #[test]
-fn there_is_room_for_so_many_requests() {
+fn a_communicator_takes_32_requests_and_no_more() {
     let pair = Pair::new();
     let mut nothing = [Buffer::new(pair.receive, Vec::new())];
     let taken: Vec<Pointer> =
@@ -116,7 +116,7 @@ fn there_is_room_for_so_many_requests() {
 }
 
 #[test]
-fn what_is_too_long_is_cut_off() {
+fn a_message_longer_than_its_buffer_is_truncated() {
     let pair = Pair::new();
     for (sent, room) in [(200_000, 1000), (129, 128), (130, 129), (100, 7), (100, 0)] {
         let mut out = Buffer::new(pair.send, bytes(sent, 1));
@@ -131,7 +131,7 @@ fn what_is_too_long_is_cut_off() {
 }
 
 #[test]
-fn what_was_posted_is_sent_after_the_end() {
+fn posted_messages_are_sent_after_the_close() {
     let pair = Pair::new();
     let size = 24 << 20;
     let mut out = Buffer::new(pair.send, bytes(size, 3));

@@ -15,7 +15,7 @@ use crate::versions::{ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncc
 const WRONG: NcclResult = NcclResult::INVALID_ARGUMENT;
 
 #[test]
-fn what_was_never_handed_out_is_refused() {
+fn pointers_that_were_never_handed_out_are_refused() {
     let pair = Pair::new();
     let mut buffer = Buffer::new(pair.send, vec![0; 9]);
     for nobody in [null_mut(), without_provenance_mut(usize::MAX - 7), pair.context] {

@@ -67,7 +67,7 @@ pub(super) fn poll<T>(mut call: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = call() {
             return found;
         }
-        assert!(Instant::now() < deadline, "nothing happens");
+        assert!(Instant::now() < deadline, "the call returned nothing before the deadline");
     }
 }
 

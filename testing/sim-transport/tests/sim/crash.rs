@@ -25,10 +25,12 @@ fn check_survivors(
             Outcome::Done { .. } => {}
             Outcome::Failed { error, .. } if fits(error) => failed += 1,
             Outcome::Failed { error, .. } => {
-                return Err(format!("rank {rank} does not name rank {dead}: {error}"));
+                return Err(format!(
+                    "rank {rank} has a wrong error after the crash of rank {dead}: {error}"
+                ));
             }
             Outcome::Crashed if rank as u32 == dead => {}
-            Outcome::Crashed => return Err(format!("rank {rank} crashed, not {dead}")),
+            Outcome::Crashed => return Err(format!("rank {rank} crashed; only rank {dead} may")),
         }
     }
     Ok(failed)
@@ -60,7 +62,7 @@ fn survivors_end_with_a_result_or_an_error_that_names_the_dead() {
         let name = format!("rank {dead} is gone");
         let failed = check_survivors(&simulated, &expected, dead, |error| error.contains(&name))?;
         if failed > 0 && world.now() - start >= DEADLINE {
-            return Err("only the deadline ended it".to_owned());
+            return Err("only the deadline ended the run".to_owned());
         }
         runs += 1;
         failures += u64::from(failed > 0);
@@ -71,7 +73,7 @@ fn survivors_end_with_a_result_or_an_error_that_names_the_dead() {
 }
 
 #[test]
-fn the_deadline_ends_what_a_silent_crash_leaves() {
+fn after_a_silent_crash_the_deadline_ends_the_survivors() {
     let mut stuck = 0;
     seeds(300, |seed| {
         let (job, world) = draw(seed);
@@ -82,7 +84,7 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
         let dead = arm(&world, &mut Random::new(seed ^ 0xdead));
         let simulated = operate(&job, &inputs, &world, links);
         let names_someone =
-            |error: &str| error.contains("no end in time") && error.contains("rank ");
+            |error: &str| error.contains("has not ended in time") && error.contains("rank ");
         let failed = check_survivors(&simulated, &expected, dead, names_someone)?;
         stuck += u64::from(failed > 0);
         let name = format!("rank {dead} ");
@@ -90,11 +92,14 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
             |outcome| matches!(outcome, Outcome::Failed { error, .. } if error.contains(&name)),
         );
         if failed > 0 && !named {
-            return Err(format!("nobody waits for rank {dead}: {:?}", simulated.outcomes));
+            return Err(format!("no error names rank {dead}: {:?}", simulated.outcomes));
         }
         Ok(())
     });
-    assert!(stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(), "{stuck}");
+    assert!(
+        stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(),
+        "only {stuck} silent crashes made a survivor wait for the deadline"
+    );
 }
 
 /// A step of a ring waits for an acknowledgement before it overwrites memory that is still being
@@ -116,7 +121,10 @@ fn a_rank_that_must_acknowledge_is_named() {
         });
         let errors: Vec<&str> = errors.collect();
         let named = errors.iter().any(|error| error.contains("rank 1 "));
-        assert!(errors.is_empty() || named, "after {things}: {errors:?}");
+        assert!(
+            errors.is_empty() || named,
+            "no error names rank 1, which crashed after {things} posts and events: {errors:?}"
+        );
         let waits = errors.iter().filter(|error| error.contains("acknowledgement from rank 1 "));
         acknowledgements += waits.count();
     }

@@ -321,7 +321,10 @@ impl Simulated {
     pub(crate) fn check(&self, expected: &[Vec<u8>]) -> Result<(), String> {
         for (rank, outcome) in self.outcomes.iter().enumerate() {
             if !matches!(outcome, Outcome::Done { .. }) {
-                return Err(format!("rank {rank}: {outcome:?}, {:?}", self.counters[rank]));
+                return Err(format!(
+                    "rank {rank} has no result: {outcome:?}, {:?}",
+                    self.counters[rank]
+                ));
             }
             if self.outputs[rank] != expected[rank] {
                 return Err(format!("rank {rank} has a wrong result"));

@@ -369,7 +369,7 @@ impl Run {
             }
             let next = self.next_event().max(now + Duration::from_nanos(1));
             if next > end {
-                return Err(format!("no end in {bound:?}: {}", self.story()));
+                return Err(format!("the job did not end in {bound:?}: {}", self.story()));
             }
             self.world.advance(next);
         }
@@ -388,10 +388,16 @@ impl Run {
         let each = self.members.iter().map(|member| {
             let Member { rank, completed, error, .. } = member;
             let control = &self.net.nodes[*rank as usize].control;
-            format!("rank {rank} at {completed}, {error:?}, {:?}", control.verdict())
+            format!(
+                "rank {rank} completed {completed} calls, error {error:?}, verdict {:?}",
+                control.verdict()
+            )
         });
         let (victim, fault_at) = (self.victim, self.fault_at);
-        format!("victim {victim} at {fault_at:?}: {}", each.collect::<Vec<_>>().join("; "))
+        format!(
+            "the victim is rank {victim}, the fault comes at {fault_at:?}: {}",
+            each.collect::<Vec<_>>().join("; ")
+        )
     }
 
     /// Checks the results of the job; an error says what is wrong.
@@ -419,7 +425,7 @@ impl Run {
                 return wrong("an error is missing");
             };
             if error.at < self.fault_at || error.at > since + ENDED {
-                return wrong("an error is early or late");
+                return wrong("an error came before the fault or too late");
             }
             let fits = if outcast {
                 survivors.contains(&error.named) || error.named == *rank
@@ -434,18 +440,20 @@ impl Run {
             return wrong("a dead rank has a verdict");
         }
         let verdicts: Vec<Option<&Verdict>> = survivors.iter().map(|r| self.verdict(*r)).collect();
-        let Some(Some(first)) = verdicts.first() else { return wrong("no verdict") };
+        let Some(Some(first)) = verdicts.first() else {
+            return wrong("the first survivor has no verdict");
+        };
         let agrees = verdicts.iter().all(|verdict| verdict == &Some(*first));
         if !agrees || first.dead != dead || first.survivors != survivors {
-            return wrong("the survivors disagree about the dead ranks");
+            return wrong("the verdicts differ or name the wrong dead ranks");
         }
         if !dead.contains(&first.cause.rank) || first.last_completed != least {
-            return wrong("the verdict is wrong");
+            return wrong("the verdict has a wrong cause or a wrong last call");
         }
         let calls = self.rounds[0].job.algorithm.collective;
         let lead = if calls == Collective::Broadcast { 40 } else { 1 };
         if (0..RANKS).any(|rank| completed(&rank) > least + lead) {
-            return wrong("a rank is far ahead");
+            return wrong("a rank is too many calls ahead of the slowest survivor");
         }
         Ok(())
     }
@@ -474,7 +482,7 @@ fn every_cell_under_many_seeds() {
         ran[index] += 1;
         Ok(())
     });
-    assert!(runs == 1 || hits * 2 > runs, "{hits} of {runs} faults met a job");
+    assert!(runs == 1 || hits * 2 > runs, "only {hits} of {runs} faults met a running job");
     for (cell, ran) in all.iter().zip(ran) {
         let (name, algorithm) = (cell.name(), cell.algorithm());
         let how = if is_deadly(cell.fault) { "errors, right name, same L" } else { "completes" };
@@ -484,7 +492,7 @@ fn every_cell_under_many_seeds() {
 }
 
 #[test]
-fn what_is_planted_is_found() {
+fn planted_defects_are_found() {
     let deadly = |cell: &Cell| is_deadly(cell.fault);
     let cells: Vec<Cell> = cells().into_iter().filter(deadly).collect();
     for plant in [
@@ -499,12 +507,12 @@ fn what_is_planted_is_found() {
         println!("{plant:?} is found in {found} of {} cells", cells.len());
         // Some cells may miss the defect. For example, after a long cut, the rank that is named
         // wrongly may be dead, too.
-        assert!(found * 2 > cells.len(), "{plant:?} is found in {found} of {}", cells.len());
+        assert!(found * 2 > cells.len(), "{plant:?}: found in only {found} of {}", cells.len());
     }
 }
 
 #[test]
-fn the_page_is_of_this_matrix() {
+fn the_page_has_every_cell() {
     let page = include_str!("../../../../docs/fault-matrix.md");
     let simulator = page.split_once("\n## The simulator").unwrap().1;
     let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|f| *f != Fault::Broken).collect();

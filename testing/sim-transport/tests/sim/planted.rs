@@ -69,7 +69,7 @@ fn an_immediate_seen_twice_is_refused_once() {
     let (simulated, expected) = with_faults(|| Twice);
     simulated.check(&expected).unwrap();
     let received: u64 = simulated.counters.iter().map(|counters| counters.received).sum();
-    assert_eq!(simulated.refused(), received, "one refusal per message, none for credits");
+    assert_eq!(simulated.refused(), received, "expected one refusal per message, none for credits");
 }
 
 /// Fault that repeats the immediate of each message after two more messages.
@@ -107,7 +107,7 @@ impl Faults for Haunted {
 fn stale_immediates_are_refused_and_counted() {
     let (simulated, expected) = with_faults(Haunted::default);
     simulated.check(&expected).unwrap();
-    assert!(simulated.refused() > 20, "{}", simulated.refused());
+    assert!(simulated.refused() > 20, "only {} immediates were refused", simulated.refused());
 }
 
 #[test]
@@ -136,7 +136,7 @@ impl Faults for Forger {
 fn forged_immediates_are_refused_and_counted() {
     let (simulated, expected) = with_faults(|| Forger(5));
     simulated.check(&expected).unwrap();
-    assert!(simulated.refused() > 20, "{}", simulated.refused());
+    assert!(simulated.refused() > 20, "only {} immediates were refused", simulated.refused());
 }
 
 /// Fault that writes each CTS record twice, and every third one `by` records too far.
@@ -174,7 +174,7 @@ impl Faults for Misplaced {
 }
 
 #[test]
-fn misplaced_and_doubled_transfer_grants_are_dropped() {
+fn misplaced_and_doubled_cts_records_are_dropped() {
     let hardware = Conditions { redirects: false, ..Conditions::default() };
     for by in [0, 1, 3, 7] {
         let (simulated, expected) = under(hardware.clone(), || Misplaced { by, count: 0 });
@@ -182,7 +182,7 @@ fn misplaced_and_doubled_transfer_grants_are_dropped() {
         let landed =
             simulated.counters.iter().map(|counters| counters.zero_copy_received).sum::<u64>();
         assert!(landed > 0, "{by}: no message was placed directly");
-        assert_eq!(simulated.refused(), 0, "{by}");
+        assert_eq!(simulated.refused(), 0, "offset {by}: immediates or CTS were refused");
     }
 }
 
@@ -274,7 +274,7 @@ impl Faults for Hole {
 fn a_message_that_never_comes_ends_at_the_deadline() {
     let (simulated, expected) = with_faults(Hole::default);
     let error = simulated.check(&expected).unwrap_err();
-    assert!(error.contains("no end in time") && error.contains("rank"), "{error}");
+    assert!(error.contains("has not ended in time") && error.contains("rank"), "{error}");
 }
 
 /// Fault that cuts the last byte off every tenth message.
@@ -295,7 +295,7 @@ impl Faults for Short {
 }
 
 #[test]
-fn messages_of_another_length_than_they_say_are_refused() {
+fn messages_with_a_wrong_length_are_refused() {
     let (simulated, expected) = with_faults(Short::default);
     assert!(simulated.check(&expected).is_err());
     assert!(simulated.refused() > 0);
@@ -312,7 +312,7 @@ impl Faults for NoData {
 }
 
 #[test]
-fn data_that_a_lane_does_not_take_keeps_no_credit_back() {
+fn credits_are_sent_while_the_lane_refuses_data() {
     let mut job = Job::new(2, find("ring"), 1);
     job.config.slots = 2;
     let world = World::new(2, Conditions::default(), 1);
@@ -341,7 +341,7 @@ fn data_that_a_lane_does_not_take_keeps_no_credit_back() {
         world.advance(world.now() + Duration::from_micros(10));
         all[1].poll(world.now()).unwrap();
     }
-    assert!(!all[1].readable(link(0)), "the lane took data");
+    assert!(!all[1].readable(link(0)), "the lane took data that it must refuse");
 }
 
 /// Fault that changes nothing and notes which steps of a farewell it sees.

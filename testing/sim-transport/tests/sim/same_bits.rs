@@ -101,12 +101,12 @@ fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
                 let fold = reference::fold(data_type, job.op, scalar, &terms, true).unwrap();
                 let world = World::new(ranks, Conditions::hostile(), 6);
                 let simulated = simulate(&job, &inputs, &world);
-                assert!(simulated.outputs[0] == fold, "{}", job.name());
+                assert!(simulated.outputs[0] == fold, "not the bits of one fold: {}", job.name());
                 seen += 1;
             }
         }
     }
-    assert!(seen >= 3 * 12, "{seen}");
+    assert!(seen >= 3 * 12, "only {seen} runs were compared");
 }
 
 /// The order of the terms changes the bits of float sums of the test data: otherwise equal bits in
@@ -123,7 +123,7 @@ fn other_orders_give_other_bits() {
 
 /// Integer results are compared with sums computed here.
 #[test]
-fn sums_are_sums() {
+fn integer_sums_are_right() {
     for algorithm in all_reduce() {
         let job = Job { data_type: DataType::Int32, ..Job::new(4, algorithm, 1000) };
         let inputs = job.inputs(4);
@@ -139,7 +139,7 @@ fn sums_are_sums() {
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn equal_seeds_give_equal_runs() {
     let job = Job::new(4, find("ring"), 2000);
     let inputs = job.inputs(5);
     let history = |seed| {

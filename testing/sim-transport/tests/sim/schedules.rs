@@ -15,7 +15,7 @@ pub(crate) const MESSAGES: Algorithm = Algorithm {
     collective: Collective::AllToAllV,
     family: algorithm::Family::Direct,
     name: "send_recv",
-    summary: "grouped messages between all",
+    summary: "grouped messages between all ranks",
     schedule: messages,
     order: algorithm::Order::Rank,
     steps: |_| 1,

@@ -81,7 +81,7 @@ fn slots_are_granted_again_after_their_immediates() {
         assert!(links[1].readable(FROM));
         take(&mut links[1], 8, value);
     }
-    assert!(!links[1].readable(FROM), "the lane must be polled before more are taken");
+    assert!(!links[1].readable(FROM), "another message is readable before the lane is polled");
     // The message back carries the credit for all slots that are free.
     let is_granted = |links: &mut [MessageLinks]| {
         send(&world, &mut links[1], FROM, 8, 0);

@@ -54,12 +54,17 @@ fn hostile_networks_deliver_the_right_results() {
         for rank in 0..job.ranks {
             let (most, allowed) = (world.in_flight_bytes_max(rank), job.in_flight_bytes_max());
             if most > allowed {
-                return Err(format!("{most} bytes under way towards rank {rank}, not {allowed}"));
+                return Err(format!(
+                    "{most} bytes were under way towards rank {rank}; at most {allowed} are allowed"
+                ));
             }
         }
         let stats = world.stats();
         if stats.changed != 0 {
-            return Err(format!("{} puts were changed before they were done", stats.changed));
+            return Err(format!(
+                "the source bytes of {} puts changed before the puts were done",
+                stats.changed
+            ));
         }
         total.puts += stats.puts;
         total.lost += stats.lost;
@@ -82,12 +87,12 @@ fn hostile_networks_deliver_the_right_results() {
     });
     println!("{total:?}, {stalls} stalls, {late} late credits");
     let [sent, reclaimed, received, cts_sent] = direct;
-    println!("{sent} zero-copy sends, {reclaimed} of them reclaimed; {received} placed");
+    println!("{sent} zero-copy sends, {reclaimed} of them reclaimed; {received} placed directly");
     println!("{cts_sent} CTS");
     if std::env::var("FERROCCL_SIM_SEED").is_err() {
         let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
-        assert!(direct.iter().all(|&count| count > 100), "too little zero copy: {direct:?}");
-        assert!(seen.iter().all(|&count| count > 100), "the weather was too good: {seen:?}");
+        assert!(direct.iter().all(|&count| count > 100), "zero copy was too rare: {direct:?}");
+        assert!(seen.iter().all(|&count| count > 100), "faults or stalls were too rare: {seen:?}");
     }
 }
 
@@ -114,7 +119,7 @@ fn the_budget_is_shared_and_reached() {
         let most = world.in_flight_bytes_max(0);
         // Some credits of the pool are always on their way to the ranks that send messages.
         let reached = if pool > 0 { allowed * 3 / 4 } else { allowed };
-        assert!((reached..=allowed).contains(&most), "{most} of {allowed} bytes");
+        assert!((reached..=allowed).contains(&most), "{most} bytes in flight, {allowed} allowed");
         assert!(simulated.counters[1].stalls > 0);
         assert_eq!(simulated.counters[0].pool_credits > 0, pool > 0);
     }
@@ -139,7 +144,7 @@ fn idle_peers_leave_their_credits_to_others() {
         (time, simulated.counters[0].pool_credits)
     };
     let ((with, pooled), (without, none)) = (time(8), time(2));
-    assert!(pooled > 100 && none == 0, "{pooled} credits, {none}");
+    assert!(pooled > 100 && none == 0, "pool credits: {pooled} with eight slots, {none} with two");
     assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
 }
 

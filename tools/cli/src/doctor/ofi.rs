@@ -74,7 +74,7 @@ pub(super) fn part(name: &str) -> ExitCode {
 
 /// Runs a part in another process; returns its text, or the reason for the failure.
 fn in_process(part: &str, within: Duration) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("no process can be started: {error}");
+    let cannot = |error: std::io::Error| format!("cannot start a process: {error}");
     let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
     command.args(["doctor", "--ofi", "--ofi-part", part]);
     // Libraries for InfiniPath write a file into the working directory when a process crashes.
@@ -97,7 +97,7 @@ fn row(provider: Provider) -> Row {
     let tested = tested.and_then(|text| read::<Passed>(&text));
     let test = match &tested {
         Ok(Passed { wrote, dma_bufs }) => {
-            let sends = if *wrote { "" } else { "; it only sends" };
+            let sends = if *wrote { "" } else { "; sends only" };
             let registers = if *dma_bufs { "; it registers DMA-bufs" } else { "" };
             format!("passed{sends}{registers}")
         }
@@ -155,7 +155,7 @@ fn shown(rows: &[Row]) -> String {
             let _ = write!(text, "\n{}: {sentence}", provider.name);
         }
     }
-    text + "\n\nFERROCCL_TRANSPORT=ofi uses one of them, by name with FERROCCL_OFI_PROVIDER.\n"
+    text + "\n\nFERROCCL_TRANSPORT=ofi uses one of them; FERROCCL_OFI_PROVIDER names it.\n"
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
         let mut lines = text.lines();
         assert!(lines.next().unwrap().ends_with("progress   test"), "{text}");
         assert!(lines.next().unwrap().ends_with("LOCAL+VIRT_ADDR  automatic  FAILED: late"));
-        for sentence in ["no memory of accelerators: ", "long messages ask their receiver first"] {
+        for sentence in ["no memory of accelerators: ", "long messages begin with a request"] {
             assert!(text.contains(&format!("\ntcp;ofi_rxm: {sentence}")), "{text}");
         }
         assert!(shown(&[]).contains("no provider"));

@@ -258,7 +258,7 @@ const PLANTS: &[Plant] = &[
             with_amd(m);
             m.write("boot/config-6.8.0-45-generic", "CONFIG_PCI_P2PDMA=y\n");
         },
-        &["AMD", "a kernel without CONFIG_DMABUF_MOVE_NOTIFY"],
+        &["AMD", "built without CONFIG_DMABUF_MOVE_NOTIFY"],
     ),
     plant("gpu-memory", "unknown", with_amd, &["AMD", "CONFIG_PCI_P2PDMA"]),
     // Network devices.
@@ -267,7 +267,7 @@ const PLANTS: &[Plant] = &[
         "rdma-ports",
         "advice",
         |m| m.write(&format!("{NIC}/../class"), "0x020700\n"),
-        &["0000:12:01.0", "no RDMA device of it"],
+        &["0000:12:01.0", "has no device of it"],
     ),
     plant(
         "rdma-ports",
@@ -357,13 +357,13 @@ const PLANTS: &[Plant] = &[
         verdict: "warning",
         words: &["eno1 is much slower than", "(400000 Mb/s)"],
     },
-    plant("interfaces", "advice", slow_interface, &["eno1", "first that answers"]),
+    plant("interfaces", "advice", slow_interface, &["eno1", "first interface that answers"]),
     Plant {
         spoil: |m| m.write("sys/class/net/eth2/operstate", "down\n"),
         variables: &[("FERROCCL_SOCKET_IFNAME", "eth2")],
         check: "interfaces",
         verdict: "fault",
-        words: &["nothing that is used is up", "ip link set"],
+        words: &["no interface that ranks would use is up", "ip link set"],
     },
     Plant {
         spoil: |m| {
@@ -432,7 +432,7 @@ const PLANTS: &[Plant] = &[
         &[("FERROCCL_IB_HCA", "mlx5_1")],
         "distance",
         "advice",
-        &["GPU 0000:13:00.0", "nearest are mlx5_0", "PIX", "in use are farther: mlx5_1", "SYS"],
+        &["GPU 0000:13:00.0", "(mlx5_0, below", "PIX", "in use are farther: mlx5_1", "SYS"],
     ),
 ];
 
@@ -506,7 +506,7 @@ fn every_check_has_a_planted_fault() {
 }
 
 #[test]
-fn settings_that_do_harm_are_told_from_others() {
+fn only_harmful_settings_are_reported() {
     // CAP_IPC_LOCK lifts the limit, but not in a user namespace.
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "65536");
@@ -535,7 +535,7 @@ fn settings_that_do_harm_are_told_from_others() {
     std::os::unix::fs::symlink(device, machine.path("sys/class/infiniband/mlx5_0")).unwrap();
     let (status, found) = examine(&machine, &[]);
     assert_eq!(status, 0, "{found:?}");
-    assert!(found.iter().any(|[.., said]| said.contains("nearest are mlx5_0, below")));
+    assert!(found.iter().any(|[.., said]| said.contains("devices: mlx5_0, below")));
     // A card that is the only one below its root port has no peers there.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(0x1d));
@@ -608,7 +608,7 @@ fn a_card_begins_with_its_own_switch() {
 }
 
 #[test]
-fn odd_machines_are_told_of_and_break_nothing() {
+fn missing_and_odd_files_break_no_check() {
     let (status, found) = examine(&Machine::empty(), &[]);
     assert!(status <= 1 && found.iter().any(|[_, verdict, ..]| verdict == "unknown"), "{found:?}");
     // All files of a machine hold bytes that no kernel writes there.
@@ -670,7 +670,7 @@ fn peers_are_reached_refused_or_unknown() {
     }
     drop(listener);
     let said = peer(&here);
-    assert!(said.starts_with("warning") && said.contains("refuses within"), "{said}");
+    assert!(said.starts_with("warning") && said.contains("refused the connection"), "{said}");
     let said = peer("no-such-host.invalid:1");
     assert!(said.starts_with("fault"), "{said}");
 }

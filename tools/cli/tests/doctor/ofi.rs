@@ -19,7 +19,7 @@ fn providers_are_listed_and_tried() {
         assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "{errors}");
         assert!(errors.contains("libfabric.so.1 cannot be opened (") && out.is_empty(), "{errors}");
         assert!(errors.contains("install it"), "{errors}");
-        println!("\nSKIPPED: there is no libfabric (libfabric1)");
+        println!("\nSKIPPED: libfabric is not installed (Debian: libfabric1)");
         return;
     }
     let rows: Value = serde_json::from_str(&out).unwrap();
@@ -49,7 +49,7 @@ fn a_part_that_fails_is_reported_with_its_reason() {
 }
 
 #[test]
-fn what_does_not_go_with_it_is_refused() {
+fn options_that_conflict_with_ofi_are_refused() {
     for arguments in [&["--quiet"][..], &["--peer", "localhost:1"], &["--root", "/"]] {
         let (status, _, errors) = ferroccl(arguments);
         assert!(status == 2 && errors.contains("cannot be used with"), "{errors}");

@@ -115,12 +115,15 @@ pub(super) fn bridges(host: &Host) -> Vec<Finding> {
             "the extended configuration of bridges above GPUs is not shown: {}",
             hidden.join(", ")
         );
-        let remedy = "run this as root on the machine itself, or look at ACSCtl of `sudo lspci \
-                      -vvv`";
+        let remedy = "run this as root on the machine itself, or look at ACSCtl in the output of \
+                      `sudo lspci -vvv`";
         found.push(Finding::unknown("", evidence, remedy));
     }
     if found.is_empty() {
-        found.push(Finding::ok("", format!("no bridge above a GPU redirects ({quiet} looked at)")));
+        let evidence = format!(
+            "no bridge above a GPU redirects traffic between devices (bridges checked: {quiet})"
+        );
+        found.push(Finding::ok("", evidence));
     }
     found
 }
@@ -135,8 +138,8 @@ fn redirects(bridge: &str, below: &[&str], bits: u16) -> Finding {
         below.join(", ")
     );
     let remedy = format!(
-        "switch ACS off in the BIOS, or at each boot `setpci -s {bridge} ECAP_ACS+6.w=0000`. If \
-         virtual machines need it, switch on ATS of network devices and GPUs instead"
+        "switch ACS off in the BIOS, or with `setpci -s {bridge} ECAP_ACS+6.w=0000` at each boot. \
+         If virtual machines need ACS, switch on ATS of network devices and GPUs instead"
     );
     Finding::warning(format!("bridge {bridge}"), evidence, remedy)
 }
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_register_is_found_behind_others() {
+    fn the_control_register_is_found_after_other_capabilities() {
         let bytes = config(&[(0x100, 0x1480_0001, 7), (0x148, 0x0001_000d, 0x001d_00ff)]);
         assert_eq!(control(&bytes), Control::Set(0x1d));
         assert_eq!(control(&config(&[(0x100, 0x0001_0001, 7)])), Control::None);
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_chains_end() {
+    fn broken_capability_chains_are_not_followed_forever() {
         for header in [0x1000_0001, 0x0400_0001, 0xfff0_0001, 0x1010_0001] {
             assert_eq!(control(&config(&[(0x100, header, 0)])), Control::None, "{header:x}");
         }

@@ -33,7 +33,7 @@ pub(super) fn driver(host: &Host) -> Vec<Finding> {
         .collect();
     let has_nvidia = gpus.iter().any(|(_, maker)| *maker == Maker::Nvidia);
     if has_nvidia && host.has("/sys/module/nvidia") && !host.has("/dev/nvidiactl") {
-        let evidence = "the driver is there, but /dev/nvidiactl is not";
+        let evidence = "NVIDIA's driver is loaded, but there is no /dev/nvidiactl";
         let remedy = "containers: pass the GPUs in (`--gpus all`); else: `nvidia-modprobe`";
         found.push(Finding::warning("/dev", evidence, remedy));
     }
@@ -61,7 +61,7 @@ fn unbound(name: &str, driver: Option<&str>, wanted: &str) -> Option<Finding> {
         other => Some(Finding::warning(
             name,
             format!("its driver is {}, not {wanted}", other.unwrap_or("none")),
-            format!("`modprobe {wanted}`; see `dmesg` for why it did not take the device"),
+            format!("`modprobe {wanted}`; if it does not bind to the GPU, see `dmesg`"),
         )),
     }
 }
@@ -87,10 +87,11 @@ fn versions(host: &Host) -> Option<Finding> {
         return None;
     }
     let shown: Vec<String> = all.iter().map(|(name, of)| format!("{name} {of}")).collect();
-    let remedy = "the driver was updated and not reloaded, or a container brings another one: \
-                  reboot or reload the modules, and leave the driver's libraries to the host \
-                  (NVIDIA's container toolkit)";
-    Some(Finding::fault("versions", shown.join(", "), remedy))
+    let evidence = format!("parts of NVIDIA's driver differ in version: {}", shown.join(", "));
+    let remedy = "the driver was updated and not reloaded, or a container has libraries of another \
+                  version: reboot or reload the modules, and use the host's libraries in \
+                  containers (NVIDIA's container toolkit)";
+    Some(Finding::fault("versions", evidence, remedy))
 }
 
 /// Checks whether network devices can read and write the memory of GPUs: by a dma-buf, or by a
@@ -116,15 +117,15 @@ fn of_nvidia(host: &Host) -> Finding {
         return Finding::ok("NVIDIA", format!("peer memory: {peer}"));
     }
     let remedy = "`modprobe nvidia_peermem` (and name it in /etc/modules-load.d), or use NVIDIA's \
-                  open kernel modules from 515 on with a kernel from 5.12 on, which hand out \
-                  dma-bufs";
+                  open kernel modules (515 or later) with a kernel of version 5.12 or later, which \
+                  export dma-bufs";
     match dma_buf(host) {
         Ok(evidence) => Finding::ok("NVIDIA", evidence),
         Err((true, evidence)) => Finding::unknown("NVIDIA", evidence, remedy),
         Err((false, evidence)) => {
             let evidence = format!(
-                "no module for peer memory is loaded, and no dma-bufs are handed out: {evidence}. \
-                 What GPUs send is copied through the host's memory"
+                "no module for peer memory is loaded, and no dma-bufs can be exported: {evidence}. \
+                 Data of GPUs is copied through the host's memory"
             );
             Finding::warning("NVIDIA", evidence, remedy)
         }
@@ -157,8 +158,8 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
             true,
             format!(
                 "no module for peer memory is loaded; driver {driver} and kernel {release} can \
-                 hand out dma-bufs if the kernel was built with CONFIG_PCI_P2PDMA, which \
-                 /boot/config-{release} would tell"
+                 export dma-bufs if the kernel was built with CONFIG_PCI_P2PDMA, which is unknown: \
+                 its configuration is neither in /boot nor in /lib/modules"
             ),
         )),
     }
@@ -177,12 +178,13 @@ fn of_amd(host: &Host) -> Finding {
         return Finding::ok("AMD", format!("peer memory: {peer}"));
     }
     let wanted = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"];
-    let remedy = "use a kernel that was built with both, or AMD's driver with peer memory for the \
-                  network device's driver";
+    let remedy = "use a kernel that was built with CONFIG_PCI_P2PDMA and \
+                  CONFIG_DMABUF_MOVE_NOTIFY, or a version of AMD's driver that provides peer \
+                  memory to the network device's driver";
     let Some(options) = kernel_options(host) else {
         let evidence = format!(
-            "no peer memory of amdkfd; the kernel's configuration, which would tell of {}, is \
-             neither in /boot nor in /lib/modules",
+            "amdkfd provides no peer memory; whether the kernel was built with {} is unknown: its \
+             configuration is neither in /boot nor in /lib/modules",
             wanted.join(" and ")
         );
         return Finding::unknown("AMD", evidence, remedy);
@@ -193,7 +195,10 @@ fn of_amd(host: &Host) -> Finding {
         true => Finding::ok("AMD", "dma-buf: the kernel was built for it"),
         false => Finding::warning(
             "AMD",
-            format!("no peer memory of amdkfd, and a kernel without {}", missing.join(" and ")),
+            format!(
+                "amdkfd provides no peer memory, and the kernel was built without {}",
+                missing.join(" and ")
+            ),
             remedy,
         ),
     }
@@ -225,30 +230,31 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
         if !idle_near.is_empty() && (used.is_empty() || idle_least < least) {
             let instead = match used.is_empty() {
                 true => "no other device has an active port".to_owned(),
-                false => format!("those in use are farther: {near}, {}", words(least)),
+                false => format!("the devices in use are farther: {near}, {}", words(least)),
             };
             let evidence = format!(
-                "nearest are {idle_near}, {}, but none of their ports that FERROCCL_IB_HCA selects \
-                 is active; {instead}",
+                "the nearest RDMA devices ({idle_near}, {}) have no active port that \
+                 FERROCCL_IB_HCA selects; {instead}",
                 words(idle_least)
             );
-            let remedy = "bring its port up (see rdma-ports), or let FERROCCL_IB_HCA take it, if \
-                          ranks are to use this GPU";
+            let remedy = "if ranks are to use this GPU, bring a port of one of these devices up \
+                          (see rdma-ports), or select one with FERROCCL_IB_HCA";
             return Finding::advice(gpu.name.clone(), evidence, remedy);
         }
-        let evidence = format!("nearest are {near}, {}", words(least));
+        let evidence = format!("nearest RDMA devices: {near}, {}", words(least));
         match least {
             Class::Pix | Class::Pxb => Finding::ok(gpu.name.clone(), evidence),
             Class::Phb | Class::Node => Finding::advice(
                 gpu.name.clone(),
                 evidence,
-                "put a network device below the GPU's own PCIe switch, where the board has one",
+                "put a network device below the GPU's own PCIe switch, if the board has such a \
+                 switch",
             ),
             _ => Finding::warning(
                 gpu.name.clone(),
                 evidence,
                 "give the GPU's NUMA node a network device of its own, or run ranks on GPUs that \
-                 have one near (`nvidia-smi topo -m`). If the firmware hides NUMA nodes, name the \
+                 are near one (`nvidia-smi topo -m`). If the firmware hides NUMA nodes, name the \
                  device yourself: FERROCCL_IB_HCA",
             ),
         }
@@ -268,7 +274,7 @@ fn nearest(gpu: &Device, nics: &[Device]) -> (Class, String) {
 fn words(distance: Class) -> &'static str {
     match distance {
         Class::Pix => "below the same PCIe switch (PIX)",
-        Class::Pxb => "behind several PCIe switches (PXB)",
+        Class::Pxb => "across several PCIe switches (PXB)",
         Class::Phb => "across the host bridge (PHB)",
         Class::Node => "across host bridges of its NUMA node (NODE)",
         _ => "across NUMA nodes, or at an unknown distance (SYS)",

@@ -52,13 +52,15 @@ pub(super) fn chosen(host: &Host) -> Vec<Finding> {
     let down: Vec<&str> =
         used.iter().filter(|one| !one.is_up).map(|one| one.name.as_str()).collect();
     if down.len() == used.len() {
-        let remedy = "bring it up (`ip link set IF up`), look at its cable, or name another one";
-        found.push(Finding::fault(subject, format!("nothing that is used is up: {shown}"), remedy));
+        let remedy = "bring one up (`ip link set IF up`), look at its cable, or select another \
+                      interface";
+        let evidence = format!("no interface that ranks would use is up: {shown}");
+        found.push(Finding::fault(subject, evidence, remedy));
         return found;
     }
     if !down.is_empty() && !filter.is_empty() {
-        let evidence = format!("not up: {}", down.join(", "));
-        let remedy = "bring it up (`ip link set IF up`), or leave it out";
+        let evidence = format!("selected interfaces that are not up: {}", down.join(", "));
+        let remedy = "bring them up (`ip link set IF up`), or do not select them";
         found.push(Finding::warning(subject.clone(), evidence, remedy));
     }
     if used.iter().filter(|one| one.is_up).all(|one| one.is_bridge || one.is_loopback()) {
@@ -107,7 +109,7 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
         false if filter.is_empty() => {
             Finding::advice("", format!("there is no interface but {there}"), UP)
         }
-        false => Finding::fault("", format!("no interface is named so; there are {there}"), NAME),
+        false => Finding::fault("", format!("no interface matches; this host has {there}"), NAME),
     }))
 }
 
@@ -137,7 +139,7 @@ fn slow(
     Some(match by_default || slow.len() < known {
         true => Finding::advice(
             subject,
-            format!("{evidence}, and each pair of ranks takes the first that answers"),
+            format!("{evidence}, and each pair of ranks uses the first interface that answers"),
             NAME,
         ),
         false => Finding::warning(subject, evidence, NAME),
@@ -153,19 +155,21 @@ fn show(one: &Interface) -> String {
 pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
     if !host.is_live() {
         let remedy = "run this on the machine itself";
-        return vec![Finding::unknown("", "routes and names are not read from files", remedy)];
+        return vec![Finding::unknown("", "files do not show routes and host names", remedy)];
     }
     let hosts = own_hosts();
     let routed = hosts.iter().any(|host| host.parse::<IpAddr>().is_ok());
     let shown = hosts.join(", ");
     vec![match routed {
-        true => Finding::ok("", format!("as rank 0, this host tells others to come to {shown}")),
+        true => Finding::ok("", format!("if rank 0 runs here, other ranks reach it at {shown}")),
         false => Finding::advice(
             "",
             format!(
-                "no route leads out of this host; as rank 0, it can only give its name: {shown}"
+                "no route leads out of this host; if rank 0 runs here, other ranks get only the \
+                 host's name: {shown}"
             ),
-            "say how others reach it: FERROCCL_BOOTSTRAP_HOST, where ranks are on several hosts",
+            "if ranks are on several hosts, set FERROCCL_BOOTSTRAP_HOST to a name or address of \
+             this host that they reach",
         ),
     }]
 }
@@ -173,14 +177,14 @@ pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
 /// Checks whether the peer of `--peer` can be reached.
 pub(super) fn peer(host: &Host) -> Vec<Finding> {
     let Some(peer) = &host.job.peer else {
-        return vec![Finding::ok("", "no peer was named to be reached (--peer HOST:PORT)")];
+        return vec![Finding::ok("", "no peer was named (--peer HOST:PORT)")];
     };
     let subject = peer.to_string();
     let deadline = Deadline::after(REACH_WITHIN);
     let addresses = match resolve(peer, deadline) {
         Ok(addresses) => addresses,
         Err(error) => {
-            let remedy = "use a name that all hosts know (`getent hosts NAME`), or an address";
+            let remedy = "use a name that all hosts resolve (`getent hosts NAME`), or an address";
             return vec![Finding::fault(subject, error.to_string(), remedy)];
         }
     };
@@ -197,24 +201,24 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
                 let own =
                     stream.local_addr().map_or_else(|_| "?".to_owned(), |a| a.ip().to_string());
                 let took = start.elapsed();
-                let evidence = format!("{address} answers within {took:.1?}, from {own}");
+                let evidence = format!("{address} answers within {took:.1?}, reached from {own}");
                 return vec![Finding::ok(subject, evidence)];
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 let took = start.elapsed();
                 let evidence = format!(
-                    "{address} refuses within {took:.1?}: the host is reached, and nothing \
-                     listens on this port (or a firewall says so)"
+                    "{address} refused the connection within {took:.1?}: the host is reachable, \
+                     but nothing listens on this port (or a firewall refuses)"
                 );
-                let remedy = "start what listens there, such as `nc -l PORT` or rank 0, and look \
-                              again";
+                let remedy = "start the program that is to listen there, such as rank 0 or \
+                              `nc -l PORT`, and check again";
                 return vec![Finding::warning(subject, evidence, remedy)];
             }
             Err(error) => problems.push(format!("{address}: {error}")),
         }
     }
-    let remedy = "see that firewalls (security groups) between the hosts let all TCP ports \
-                  through, and that the address is of a network that both are on";
+    let remedy = "check that firewalls (security groups) between the hosts let all TCP ports \
+                  through, and that both hosts are on the network of this address";
     vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
 }
 
@@ -228,9 +232,9 @@ fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
     let chosen = interface::addresses(&Filter::parse(filter), filter).ok()?;
     (!chosen.contains(&own)).then(|| {
         let evidence = format!(
-            "reached from {own}, an address of no interface that \
-             FERROCCL_SOCKET_IFNAME={filter} selects: by its route, this peer is on another network"
+            "the connection leaves from {own}, but FERROCCL_SOCKET_IFNAME={filter} selects no \
+             interface with this address: by its route, this peer is on another network"
         );
-        Finding::advice(subject, evidence, "name the peer by its address on that network")
+        Finding::advice(subject, evidence, "name the peer by its address on the selected network")
     })
 }

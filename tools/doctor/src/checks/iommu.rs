@@ -11,7 +11,7 @@ pub(super) fn translation(host: &Host) -> Vec<Finding> {
     let words = line.split_whitespace().filter(|word| word.contains("iommu"));
     let words = words.collect::<Vec<_>>().join(" ");
     let given = match words.is_empty() {
-        true => "the kernel's command line does not name it".to_owned(),
+        true => "the kernel's command line sets no IOMMU option".to_owned(),
         false => format!("the kernel was started with {words}"),
     };
     let mut translated = [Vec::new(), Vec::new()];
@@ -27,21 +27,22 @@ pub(super) fn translation(host: &Host) -> Vec<Finding> {
                   where no virtual machine and no untrusted device needs it";
     vec![if !fast.is_empty() {
         let evidence = format!(
-            "translates every access of {} ({given}): these devices reach each other only \
-             through the processor, and each access looks up a mapping",
+            "the IOMMU translates every access of {} ({given}): these devices reach each other \
+             only through the processor, and each access looks up a mapping",
             fast.join(", ")
         );
         Finding::warning("", evidence, remedy)
     } else if !wired.is_empty() {
-        let evidence = format!("translates every access of {} ({given})", wired.join(", "));
+        let evidence =
+            format!("the IOMMU translates every access of {} ({given})", wired.join(", "));
         Finding::advice("", evidence, remedy)
     } else if units.is_empty() {
-        Finding::ok("", format!("there is none, or it is off (/sys/class/iommu; {given})"))
+        Finding::ok("", format!("there is no IOMMU, or it is off (/sys/class/iommu; {given})"))
     } else {
-        let evidence =
-            format!("{} are on, and translate nothing for GPUs and network devices ({given})", {
-                units.join(", ")
-            });
+        let evidence = format!(
+            "the IOMMU is on ({}), but translates nothing for GPUs and network devices ({given})",
+            units.join(", ")
+        );
         Finding::ok("", evidence)
     }]
 }

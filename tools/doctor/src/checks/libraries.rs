@@ -80,7 +80,7 @@ const KNOWN: [Known; 5] = [
             _ => format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100),
         },
         needed: |_| Need::No,
-        without: "nothing of ferroccl; PyTorch has a copy that only PyTorch finds",
+        without: "ferroccl lacks nothing; PyTorch has a copy that only PyTorch finds",
         install: "",
     },
     Known {
@@ -124,17 +124,17 @@ fn one(host: &Host, known: &Known) -> Finding {
     let on_disk = files.first().filter(|version| !version.is_empty());
     let told = match (host.is_live(), asks) {
         (true, Asks::Opened | Asks::Writes(_)) => open(file, *asks),
-        _ if files.is_empty() => Err("it is in no usual directory".to_owned()),
+        _ if files.is_empty() => Err("not in LD_LIBRARY_PATH or a usual directory".to_owned()),
         _ => Ok(None),
     };
     let problem = match told {
         Ok(version) => {
             let version = version.map(|version| (version, shows(version)));
             let shown = version.as_ref().map(|(_, shown)| shown).or(on_disk);
-            let shown = shown.map_or("of a version that it does not tell", String::as_str);
+            let shown = shown.map_or("installed; its version is unknown", String::as_str);
             let too_old = version.as_ref().is_some_and(|(version, _)| *version < NCCL_MIN);
             if *file == "libnccl.so.2" && too_old {
-                let evidence = format!("{shown} loads no plugin like {PLUGIN}");
+                let evidence = format!("NCCL {shown} cannot load {PLUGIN}");
                 return Finding::warning(*file, evidence, "use NCCL 2.20 or newer");
             }
             return Finding::ok(*file, shown);
@@ -142,7 +142,7 @@ fn one(host: &Host, known: &Known) -> Finding {
         Err(problem) => problem,
     };
     match needed(host) {
-        Need::No => Finding::ok(*file, "not there, and nothing here needs it"),
+        Need::No => Finding::ok(*file, "not found, and nothing here needs it"),
         Need::Useful => Finding::advice(*file, format!("{problem}: {without}"), *install),
         Need::Must => Finding::fault(*file, format!("{problem}: {without}"), *install),
     }
@@ -170,22 +170,22 @@ fn several(host: &Host, file: &str) -> Option<String> {
     let versions = versions(host, file);
     let distinct: BTreeSet<&String> = versions.iter().collect();
     (distinct.len() > 1)
-        .then(|| format!("there are several: {}; the first is taken", versions.join(", ")))
+        .then(|| format!("several versions: {}; the first is loaded", versions.join(", ")))
 }
 
 /// Returns a warning if there are several versions of NCCL: ranks that load different ones hang or
 /// crash.
 fn several_nccl(host: &Host) -> Option<Finding> {
-    let remedy = "keep one, the same on all hosts; NCCL_DEBUG=VERSION tells which one a program \
-                  has loaded";
+    let remedy = "keep one version, the same on all hosts; NCCL_DEBUG=VERSION shows which version \
+                  a program has loaded";
     Some(Finding::warning("libnccl.so.2", several(host, "libnccl.so.2")?, remedy))
 }
 
 /// Returns advice if there are several versions of libfabric: their providers and the providers'
 /// settings differ, so two ranks that load different ones may refuse each other.
 fn several_libfabric(host: &Host) -> Option<Finding> {
-    let remedy = "have all ranks load the same one (`LD_LIBRARY_PATH`); `ferroccl doctor --ofi` \
-                  shows the providers of the one that is loaded";
+    let remedy = "set LD_LIBRARY_PATH so that all ranks load the same version; `ferroccl doctor \
+                  --ofi` shows the providers of the loaded version";
     Some(Finding::advice("libfabric.so.1", several(host, "libfabric.so.1")?, remedy))
 }
 
@@ -197,10 +197,10 @@ pub(super) fn plugin(host: &Host) -> Vec<Finding> {
     let wanted = host.job.net_plugin.as_str();
     let ours = matches!(wanted, "ferroccl" | PLUGIN);
     vec![match place {
-        Some(place) if ours => Finding::ok("", format!("{place}, which NCCL_NET_PLUGIN asks for")),
+        Some(place) if ours => Finding::ok("", format!("NCCL_NET_PLUGIN selects {place}")),
         Some(place) => Finding::advice(
             "",
-            format!("{place} is there, but NCCL_NET_PLUGIN is {wanted:?}: NCCL does not load it"),
+            format!("{place} exists, but NCCL_NET_PLUGIN is {wanted:?}: NCCL does not load it"),
             "`export NCCL_NET_PLUGIN=ferroccl` to have NCCL use it",
         ),
         None if ours => Finding::fault(
@@ -208,6 +208,6 @@ pub(super) fn plugin(host: &Host) -> Vec<Finding> {
             format!("NCCL_NET_PLUGIN={wanted}, but {PLUGIN} is in no directory that is searched"),
             "`export LD_LIBRARY_PATH=$(ferroccl-nccl-net):$LD_LIBRARY_PATH`",
         ),
-        None => Finding::ok("", format!("{PLUGIN} is not installed, and not asked for")),
+        None => Finding::ok("", format!("{PLUGIN} is not installed, and not selected")),
     }]
 }

@@ -31,13 +31,13 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
     vec![if limit == u64::MAX {
         Finding::ok("", evidence)
     } else if super::capable(host, IPC_LOCK) {
-        Finding::ok("", format!("{evidence}, which does not bind this user (CAP_IPC_LOCK)"))
+        Finding::ok("", format!("{evidence}; CAP_IPC_LOCK exempts this process from the limit"))
     } else if !has_rdma && limit >= LOCKED_BYTES_MIN {
-        Finding::ok("", format!("{evidence}, and there is no RDMA device to lock more for"))
+        Finding::ok("", format!("{evidence}: this is enough on a host without RDMA devices"))
     } else if !has_rdma {
         let evidence = format!(
-            "{evidence}; there is no RDMA device here, but within NCCL the host's memory for GPUs \
-             is locked as well"
+            "{evidence}; this host has no RDMA device, but NCCL also locks the host memory that \
+             its GPUs access"
         );
         Finding::advice("", evidence, RAISE)
     } else if limit < LOCKED_BYTES_MIN {
@@ -56,15 +56,17 @@ pub(super) fn open_files(host: &Host) -> Vec<Finding> {
         return vec![unreadable()];
     };
     let more = match most {
-        u64::MAX => "without end".to_owned(),
+        u64::MAX => "to any number".to_owned(),
         most => format!("to {most}"),
     };
-    let evidence = format!("a process may open {limit}, and raise that {more} (/proc/self/limits)");
+    let evidence = format!(
+        "a process may open {limit} files, and raise this limit {more} (/proc/self/limits)"
+    );
     vec![match limit < FILES_MIN || most < MORE_FILES_MIN {
         false => Finding::ok("", evidence),
         true => Finding::advice(
             "",
-            format!("{evidence}; over TCP each peer of a rank takes at least one"),
+            format!("{evidence}; over TCP, a rank needs at least one connection to each peer"),
             "raise both limits: nofile in /etc/security/limits.conf; containers: `--ulimit \
              nofile=65536`; systemd: LimitNOFILE=65536",
         ),
@@ -72,7 +74,8 @@ pub(super) fn open_files(host: &Host) -> Vec<Finding> {
 }
 
 fn unreadable() -> Finding {
-    Finding::unknown("", "/proc/self/limits does not tell", "look at `ulimit -a` of a rank")
+    let evidence = "this limit cannot be read from /proc/self/limits";
+    Finding::unknown("", evidence, "run `ulimit -a` where the ranks run")
 }
 
 /// Returns the soft and the hard limit of this process.

@@ -22,8 +22,8 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
         return vec![Finding::unknown("/dev/shm", "/proc/self/mountinfo cannot be read", remedy)];
     };
     let Some(mount) = mounts.lines().rev().find_map(shm_mount) else {
-        let evidence = "nothing is mounted there: NCCL's shared memory goes to a disk, or fails \
-                        (ferroccl's own does not need it)";
+        let evidence = "nothing is mounted there: NCCL's shared memory goes to a disk, or fails; \
+                        ferroccl's own shared memory does not use /dev/shm";
         return vec![Finding::warning("/dev/shm", evidence, ENLARGE)];
     };
     let memory_kib = memory_kib(host);
@@ -33,21 +33,21 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
         None => (mount.or(memory_kib.map(|kib| kib.saturating_mul(512))), None),
     };
     let Some(size) = size else {
-        let evidence = "its mount does not tell its size";
+        let evidence = "its size cannot be read from /proc/self/mountinfo";
         return vec![Finding::unknown("/dev/shm", evidence, "look at `df -h /dev/shm`")];
     };
     let mib = |bytes: u64| bytes >> 20;
     vec![if size < SHARED_BYTES_MIN {
         let evidence = format!(
-            "{} MiB: NCCL's shared memory and data loaders may fail (ferroccl's own does not need \
-             it)",
+            "{} MiB: NCCL's shared memory and data loaders may fail; ferroccl's own shared memory \
+             does not use /dev/shm",
             mib(size)
         );
         Finding::warning("/dev/shm", evidence, ENLARGE)
     } else if free.is_some_and(|free| free < FREE_BYTES_MIN) {
         let evidence = format!("{} of {} MiB are free", mib(free.unwrap_or(0)), mib(size));
-        let remedy = "see what is left of dead processes: `ls -l /dev/shm` (nccl-*, torch_*), and \
-                      remove what nobody has open";
+        let remedy = "look for files of dead processes with `ls -l /dev/shm` (nccl-*, torch_*), \
+                      and remove those that no process has open";
         Finding::warning("/dev/shm", evidence, remedy)
     } else {
         Finding::ok("/dev/shm", format!("{} MiB", mib(size)))
@@ -102,11 +102,11 @@ pub(super) fn container(host: &Host) -> Vec<Finding> {
     let marks = ["/.dockerenv", "/run/.containerenv"];
     let mark = marks.into_iter().find(|mark| host.has(mark));
     let place = mark.map_or_else(
-        || "no container's mark is here".to_owned(),
+        || "there is no sign of a container (/.dockerenv, /run/.containerenv)".to_owned(),
         |mark| format!("this is a container ({mark})"),
     );
     let Some(status) = host.text("/proc/self/status") else {
-        let remedy = "see that /proc is mounted where the ranks run";
+        let remedy = "make sure that /proc is mounted where the ranks run";
         return vec![Finding::unknown("", "/proc/self/status cannot be read", remedy)];
     };
     let is_filtered = super::field(&status, "Seccomp:") == Some("2");
@@ -129,12 +129,12 @@ pub(super) fn container(host: &Host) -> Vec<Finding> {
     if !gpus.is_empty() && gpus.iter().all(|(gpu, _)| gpu.bridges().is_empty()) {
         let evidence = "all GPUs are on the bus of the host bridge itself, as a virtual machine \
                         shows them: the switches that GPUs and network devices share are hidden";
-        let remedy = "have the provider's topology read instead: NCCL_TOPO_FILE, and \
+        let remedy = "use the provider's topology instead: set NCCL_TOPO_FILE, and \
                       FERROCCL_NEAR_PCI or FERROCCL_IB_HCA for each rank";
         found.push(Finding::advice("PCI topology", evidence, remedy));
     }
     if found.is_empty() {
-        found.push(Finding::ok("", format!("{place}, and nothing is missing for it")));
+        found.push(Finding::ok("", format!("{place}; no harmful restriction was found")));
     }
     found
 }

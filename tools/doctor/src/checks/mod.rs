@@ -60,7 +60,7 @@ checks! {
         "the RDMA device nearest to each GPU, by PCI path and NUMA node, and whether it is in use";
     "rdma-ports", rdma::ports,
         "state of each port that FERROCCL_IB_HCA selects, /dev/infiniband, adapters without their \
-         driver; on this machine also whether ferroccl can use it";
+         driver; on the running machine also whether ferroccl can use each port";
     "gids", rdma::gids,
         "the entry of each port's GID table that would be used: whether it is RoCE v2 and routed";
     "mtu", rdma::mtu,
@@ -72,15 +72,15 @@ checks! {
         "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and counters of pause frames \
          by the interface's driver";
     "interfaces", interfaces::chosen,
-        "the interfaces that FERROCCL_SOCKET_IFNAME selects: whether they are up and no mere \
-         bridges, and whether a much faster one is unused";
+        "the interfaces that FERROCCL_SOCKET_IFNAME selects: whether they are up, whether all are \
+         bridges, and whether a much faster interface is unused";
     "bootstrap", interfaces::bootstrap,
         "the addresses under which this host, as rank 0, would be reached";
     "peer", interfaces::peer,
         "with --peer, whether a connection to the peer is made within 5 s";
     "libraries", libraries::found,
         "libibverbs, libcuda, libnvidia-ml, libnccl and libfabric: whether they open, their \
-         versions, and several versions of libnccl or libfabric";
+         versions, and whether there are several versions of libnccl or libfabric";
     "nccl-plugin", libraries::plugin,
         "libnccl-net-ferroccl.so in LD_LIBRARY_PATH and the usual directories, and NCCL_NET_PLUGIN";
 }
@@ -92,8 +92,8 @@ fn configuration(host: &Host) -> Vec<Finding> {
         return vec![Finding::ok("", "every variable can be read")];
     }
     let fault = |problem: &String| {
-        let remedy = "correct it, or unset it: no rank starts with this value. The checks assume \
-                      the default";
+        let remedy = "correct or unset the variable: no rank starts with this value. The checks \
+                      assume the default";
         Finding::fault("", problem.clone(), remedy)
     };
     problems.iter().map(fault).collect()

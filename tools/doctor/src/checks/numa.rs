@@ -40,8 +40,8 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
     if allowed.len() == 1 && online > 1 {
         let evidence = format!("it may use processor {list} alone, of {online}");
-        let remedy = "a rank has further threads (torch, NCCL, a control thread): give it several \
-                      processors; ranks that share one processor hold each other up";
+        let remedy = "give each rank several processors: a rank has further threads (torch, NCCL, \
+                      a control thread), and ranks that share a processor delay each other";
         found.push(Finding::advice("this process", evidence, remedy));
     }
     let own = node_of(&allowed, nodes.iter().cloned());
@@ -51,7 +51,7 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
             "sysfs shows no NUMA nodes",
             "containers: mount the host's /sys; a kernel without NUMA needs nothing",
         ),
-        1 => Finding::ok("this process", format!("processors {list}, of the only NUMA node")),
+        1 => Finding::ok("this process", format!("processors {list}; there is one NUMA node")),
         _ => near(host, own, list),
     });
     found
@@ -78,7 +78,9 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
     let names = names.join(", ");
     let subject = "this process";
     match own {
-        _ if devices.is_empty() => Finding::ok(subject, "there is no device to be near to"),
+        _ if devices.is_empty() => {
+            Finding::ok(subject, "there is no GPU and no network device on the PCI bus")
+        }
         _ if known.is_empty() => {
             let evidence = format!("the firmware does not name the NUMA node of {names}");
             let remedy = "look whether the BIOS has an option for it (NPS, SNC), or ask the \
@@ -86,18 +88,20 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
             Finding::unknown(subject, evidence, remedy)
         }
         Some(node) if known.contains(&node) => {
-            Finding::ok(subject, format!("bound to NUMA node {node}, as are devices: {names}"))
+            let evidence =
+                format!("bound to NUMA node {node}; devices are on node {shown}: {names}");
+            Finding::ok(subject, evidence)
         }
         Some(node) => {
             let evidence = format!(
-                "bound to NUMA node {node} (processors {list}), but what it would use is of node \
-                 {shown}: {names}"
+                "bound to NUMA node {node} (processors {list}), but the devices that it would use \
+                 are on node {shown}: {names}"
             );
             Finding::warning(subject, evidence, BIND)
         }
         None => {
             let evidence = format!(
-                "it may run on several NUMA nodes (processors {list}); devices are of node \
+                "it may run on several NUMA nodes (processors {list}); devices are on node \
                  {shown}: {names}"
             );
             Finding::advice(subject, evidence, BIND)
@@ -133,7 +137,7 @@ pub(super) fn balancing(host: &Host) -> Vec<Finding> {
         Some(_) if !several => Finding::ok("", "there is one NUMA node"),
         Some(value) => Finding::advice(
             "",
-            format!("on ({file} is {value}): pages are unmapped now and then to see who uses them"),
+            format!("on ({file} is {value}): the kernel unmaps pages to see which node uses them"),
             "`sysctl kernel.numa_balancing=0`, where processes are bound to nodes",
         ),
     }]

@@ -52,42 +52,42 @@ fn of(host: &Host, device: &Device, kind: Kind) -> Vec<Finding> {
     let (Some(now), Some(most)) = (link("current"), link("max")) else {
         let remedy = "look at LnkSta and LnkCap of `lspci -vv` on the machine itself; virtual \
                       machines and virtual functions have no link of their own";
-        let evidence = "sysfs does not tell the width and the speed of its link";
+        let evidence = "sysfs does not show the width and the speed of its link";
         return vec![Finding::unknown(subject, evidence, remedy)];
     };
     let slot = function.rsplit_once('/').and_then(|(bridge, _)| Link::read(host, bridge, "max"));
     let mut found = Vec::new();
     if now.lanes < most.lanes {
         let narrow = slot.is_some_and(|slot| slot.lanes <= now.lanes);
-        let evidence = format!("{now}; the device can {}", capable(most, slot));
+        let evidence = format!("{now}; the device supports {}", capable(most, slot));
         let remedy = match narrow {
-            true => "move the card to a slot with as many lanes as it has",
+            true => "move the card to a slot that has as many lanes as the card",
             false => {
                 "reseat the card and its riser; look at the slot's lanes and bifurcation in the \
-                 BIOS; if it stays so, have the card or the board replaced"
+                 BIOS; if the link stays narrow, replace the card or the board"
             }
         };
         found.push(Finding::warning(subject.clone(), evidence, remedy));
     }
     if now.gigatransfers < most.gigatransfers {
-        let evidence = format!("{now}; the device can {}", capable(most, slot));
+        let evidence = format!("{now}; the device supports {}", capable(most, slot));
         let slow = slot.is_some_and(|slot| slot.gigatransfers <= now.gigatransfers);
         found.push(match kind {
             _ if slow => Finding::advice(
                 subject.clone(),
                 evidence,
-                "nothing, where that suffices; else a slot of the card's own PCIe generation",
+                "if this rate is too low, move the card to a slot of the card's PCIe generation",
             ),
             Kind::Gpu => Finding::advice(
                 subject.clone(),
-                format!("{evidence}. GPUs that have nothing to do lower their speed"),
-                "look again while something runs on it",
+                format!("{evidence}. GPUs that have nothing to do lower their link's speed"),
+                "run this check again while a program uses the GPU",
             ),
             Kind::Rdma | Kind::Ethernet => Finding::warning(
                 subject.clone(),
                 evidence,
                 "see which speed the BIOS sets for the slot; reseat the card and its riser: a \
-                 link with errors falls back (`dmesg`, `lspci -vv`: LnkSta)",
+                 link with errors lowers its speed (`dmesg`, `lspci -vv`: LnkSta)",
             ),
         });
     }
@@ -115,7 +115,7 @@ fn port_rate(host: &Host, device: &Device, link: Link) -> Option<Finding> {
         let carry = if rates.len() == 1 { "port carries" } else { "ports carry" };
         let evidence =
             format!("its {carry} {all} Gb/s, its PCIe link {:.0} Gb/s ({link})", link.gigabits());
-        let remedy = "use a slot of the next PCIe generation, or count on the lower number";
+        let remedy = "use a slot of the next PCIe generation, or expect the lower rate";
         Finding::warning(subject(device), evidence, remedy)
     })
 }

@@ -44,14 +44,14 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
     if !there.is_empty() && ports.is_empty() {
         let names: Vec<&str> = there.iter().map(|port| port.name.as_str()).collect();
         let asked = host.job.config.transport_settings.get("FERROCCL_IB_HCA").unwrap_or_default();
-        let evidence = format!("selects none of the ports, which are {}", names.join(", "));
+        let evidence = format!("selects no port; the ports are {}", names.join(", "));
         let subject = format!("FERROCCL_IB_HCA={asked}");
         found.push(Finding::fault(subject, evidence, "name one of these, or a prefix of several"));
     }
     if !ports.is_empty() && host.names("/dev/infiniband").is_empty() {
         let evidence = "there are RDMA devices, but /dev/infiniband is empty";
-        let remedy = "containers: `--device /dev/infiniband`, Kubernetes: the device plugin for \
-                      it; else `modprobe ib_uverbs`";
+        let remedy = "containers: `--device /dev/infiniband`; Kubernetes: a device plugin for \
+                      RDMA; else `modprobe ib_uverbs`";
         found.push(Finding::fault("/dev/infiniband", evidence, remedy));
     }
     let usable = usable(host);
@@ -70,19 +70,19 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
                 Some((name, Err(problem @ TransportError::Unusable { .. }))) => Finding::fault(
                     name.clone(),
                     format!("{shown}; {problem}"),
-                    "do what the reason says; FERROCCL_IB_HCA takes it out of use",
+                    "remove the cause that the error names, or exclude the port by FERROCCL_IB_HCA",
                 ),
                 Some((name, Err(problem))) => Finding::fault(
                     name.clone(),
-                    format!("{shown}; ferroccl cannot use it: {problem}"),
-                    "do what the reason says; FERROCCL_IB_HCA takes it out of use",
+                    format!("{shown}; ferroccl cannot use the port: {problem}"),
+                    "remove the cause that the error names, or exclude the port by FERROCCL_IB_HCA",
                 ),
                 Some((name, Ok(description))) => Finding::ok(name.clone(), description.clone()),
                 None => Finding::ok(port.name.clone(), shown),
             }
         } else if told("phys_state").starts_with('3') {
-            let remedy = "nothing, if it is not meant to be used; else bring its interface up";
-            Finding::advice(port.name.clone(), format!("{shown}: it is switched off"), remedy)
+            let remedy = "if the port is to be used, bring its interface up";
+            Finding::advice(port.name.clone(), format!("{shown}: the port is switched off"), remedy)
         } else {
             let remedy = match told("link_layer").as_str() {
                 "InfiniBand" => {
@@ -91,7 +91,8 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
                 }
                 _ => "look at the cable and the switch's port, and bring its interface up",
             };
-            Finding::warning(port.name.clone(), format!("{shown}: it carries nothing"), remedy)
+            let evidence = format!("{shown}: the port carries no data");
+            Finding::warning(port.name.clone(), evidence, remedy)
         });
     }
     found
@@ -119,7 +120,7 @@ fn lost(host: &Host) -> Vec<Finding> {
             class.starts_with("0x0207") || (vendor == "0x15b3" && class.starts_with("0x0200"));
         let has = known.iter().any(|device| device.address() == Some(address.as_str()));
         (can && !has).then(|| {
-            let evidence = "is an adapter for RDMA, but there is no RDMA device of it";
+            let evidence = "is an RDMA adapter, but /sys/class/infiniband has no device of it";
             let remedy = "`modprobe mlx5_ib` (or its own driver), and `modprobe ib_uverbs`; \
                           containers see only the devices that they are given";
             // A container may have only some of the host's devices.
@@ -145,10 +146,10 @@ pub(super) fn gids(host: &Host) -> Vec<Finding> {
     };
     let active: Vec<&Port> = ports.iter().filter(|port| port.is_active(host)).collect();
     if active.is_empty() {
-        return vec![Finding::ok("", "there is no port in use whose addresses would matter")];
+        return vec![Finding::ok("", "no active RDMA port is selected")];
     }
-    let give = "give its interface an IP address, the same family on all hosts; see the table \
-                with `show_gids`, or /sys/class/infiniband/*/ports/*/gids";
+    let give = "give the port's interface an IP address, of the same family on all hosts; for \
+                the GIDs, see `show_gids` or /sys/class/infiniband/*/ports/*/gids";
     let judge = |port: &&Port| {
         let ethernet = port.is_ethernet(host);
         match rule.pick(&rows(host, port), ethernet) {
@@ -157,7 +158,7 @@ pub(super) fn gids(host: &Host) -> Vec<Finding> {
                 let evidence = format!("row {}: {} ({})", picked.index, picked.ip, picked.why);
                 if ethernet && !picked.is_v2 {
                     let remedy = "choose a row of RoCE v2, or leave FERROCCL_IB_GID_INDEX unset";
-                    let evidence = format!("{evidence}; it is of RoCE v1, which is not routed");
+                    let evidence = format!("{evidence}; this GID is RoCE v1, which is not routed");
                     Finding::warning(port.name.clone(), evidence, remedy)
                 } else if ethernet && picked.is_link_local {
                     Finding::warning(port.name.clone(), evidence, give)
@@ -197,7 +198,7 @@ pub(super) fn mtu(host: &Host) -> Vec<Finding> {
         match interfaces.iter().find(|one| one.name == name).and_then(|one| one.mtu) {
             None => found.push(Finding::unknown(
                 port.name.clone(),
-                "sysfs does not tell which interface is behind it",
+                "sysfs does not show the MTU of the port's interface",
                 "compare `ibv_devinfo` (active_mtu) with `ip link`",
             )),
             Some(mtu) => {
@@ -209,9 +210,9 @@ pub(super) fn mtu(host: &Host) -> Vec<Finding> {
     if lengths.iter().any(|(_, mtu)| lengths.first().is_some_and(|(_, first)| first != mtu)) {
         let shown: Vec<String> =
             lengths.iter().map(|(name, mtu)| format!("{name} {mtu}")).collect();
-        let evidence = format!("the ports of RoCE differ: {}", shown.join(", "));
-        let remedy = "set them alike: the ends of a link take the smaller one, and switches drop \
-                      what is longer than their own";
+        let evidence = format!("the MTUs of RoCE interfaces differ: {}", shown.join(", "));
+        let remedy = "set the same MTU on all: the two ends of a connection use the smaller MTU, \
+                      and switches drop packets longer than their own MTU";
         found.push(Finding::warning("ports", evidence, remedy));
     }
     for one in interfaces.iter().filter(|one| one.is_up && one.device.is_some()) {
@@ -222,7 +223,7 @@ pub(super) fn mtu(host: &Host) -> Vec<Finding> {
         }
     }
     if found.is_empty() {
-        found.push(Finding::ok("", "there is no interface in use whose packets would matter"));
+        found.push(Finding::ok("", "there is no interface in use whose MTU could be checked"));
     }
     found
 }
@@ -235,8 +236,8 @@ fn of_roce(port: &Port, interface: &str, mtu: u32) -> Finding {
         false => Finding::ok(port.name.clone(), evidence),
         true => Finding::warning(
             port.name.clone(),
-            format!("{evidence}, of {PAYLOAD_BYTES_MAX} that they can"),
-            format!("`ip link set {interface} mtu 9000`, on all hosts and the switches between"),
+            format!("{evidence}, but could carry {PAYLOAD_BYTES_MAX}"),
+            format!("`ip link set {interface} mtu 9000` on all hosts; set the switches alike"),
         ),
     }
 }
@@ -248,10 +249,10 @@ fn of_interface(name: &str, mtu: u32, is_fast: bool) -> Finding {
         false => Finding::ok(name, evidence),
         true => Finding::advice(
             name,
-            format!("{evidence}, and it is fast: over TCP, short packets cost processors' time"),
+            format!("{evidence}, low for a fast interface: over TCP, short packets cost CPU time"),
             format!(
-                "`ip link set {name} mtu 9000`, if all hosts and what is between them can: \
-                 a cloud's provider knows"
+                "`ip link set {name} mtu 9000`, if all hosts and the switches between them \
+                 support it; in a cloud, ask the provider"
             ),
         ),
     }

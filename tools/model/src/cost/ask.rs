@@ -24,7 +24,7 @@ pub struct Answer {
 pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
     let question = find(name).ok_or_else(|| {
         let names: Vec<&str> = all().map(|question| question.name).collect();
-        format!("there is no question {name:?}; there are {}", names.join(", "))
+        format!("there is no question {name:?}; the questions are {}", names.join(", "))
     })?;
     let mut values: Vec<Option<f64>> = vec![None; question.inputs.len()];
     for text in given {
@@ -32,7 +32,7 @@ pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
             text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
         let at = question.inputs.iter().position(|input| input.name == name);
         let at = at.ok_or_else(|| {
-            format!("{} does not ask for {name:?}; it takes {}", question.name, inputs(question))
+            format!("{} has no input {name:?}; it takes {}", question.name, inputs(question))
         })?;
         let value = parse(value, question.inputs[at].unit)?;
         question.inputs[at].check(value).map_err(|error| error.to_string())?;
@@ -147,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_answered_is_said() {
+    fn unknown_questions_and_wrong_inputs_are_reported() {
         for (name, given, words) in [
-            ("all_gathr", "", "there is no question \"all_gathr\"; there are all_gather, "),
+            ("all_gathr", "", "there is no question \"all_gathr\"; the questions are all_gather, "),
             ("all_gather", "bytes=1GB ranks=8", "needs bandwidth; it takes bytes ranks bandwidth"),
-            ("all_gather", "bytes=1GB ranks=8 width=3", "does not ask for \"width\""),
+            ("all_gather", "bytes=1GB ranks=8 width=3", "has no input \"width\""),
             ("all_gather", "bytes=1GB bytes=2GB", "bytes is given twice"),
             ("all_gather", "bytes", "is not NAME=VALUE"),
             ("all_gather", "bytes=1G", "GB (10^9 bytes) or GiB (2^30 bytes)"),
@@ -167,7 +167,7 @@ mod tests {
             (
                 "expert_parallel",
                 "flops=1T node-bandwidth=1GB/s tokens=1M width=4k accelerators=4",
-                "accelerators is 4, fewer than node-ranks, 8; give 8 or more",
+                "accelerators is 4, less than node-ranks (8); give 8 or more",
             ),
         ] {
             let error = ask(name, given).unwrap_err();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_question_is_listed_with_what_it_takes() {
+    fn every_question_is_listed_with_its_inputs() {
         let text = list();
         assert!(all().all(|question| text.contains(question.asks)));
         assert!(

@@ -77,8 +77,8 @@ pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
 }
 
 /// Returns the wire rate of a link at which an all_reduce by the switches reaches `busbw`:
-/// `busbw (N + 1) / (2 (N − 1))`. Ranks and switches send the array `N + 1` times; busbw counts
-/// `2 (N − 1)` sends. So a busbw can exceed the bandwidth of the link. (Count of sends:
+/// `busbw (N + 1) / (2 (N − 1))`. Together, ranks and switches send the array `N + 1` times; busbw
+/// counts `2 (N − 1)` sends. So a busbw can exceed the bandwidth of the link. (Count of sends:
 /// engineering book, "SHARP".)
 #[must_use]
 pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_rows_tell_of_all_twenty() {
+    fn a_curve_fitted_to_six_rows_predicts_all_twenty() {
         let mut judged = 0;
         for sweep in [A100_ALL_REDUCE, H200_ALL_REDUCE, B200_ALL_REDUCE, B200_NODES_ALL_REDUCE] {
             let curve = sweep.curve();
@@ -279,7 +279,7 @@ mod tests {
 
     /// Checks the mean error over the rows that are not fitted; docs/plan.md shows the numbers.
     #[test]
-    fn what_is_predicted_is_off_by_little() {
+    fn predicted_rows_have_a_small_mean_error() {
         let sweeps = [A100_ALL_REDUCE, H200_ALL_REDUCE, B200_ALL_REDUCE, B200_NODES_ALL_REDUCE];
         for (sweep, percent) in sweeps.iter().zip([4.3, 2.9, 6.7, 6.2]) {
             let curve = sweep.curve();
@@ -290,7 +290,7 @@ mod tests {
                 .map(|(_, (bytes, time_s))| (curve.time_s(bytes) / time_s - 1.0).abs())
                 .collect();
             let mean = 100.0 * off.iter().sum::<f64>() / off.len() as f64;
-            assert!((mean - percent).abs() < 0.06, "{mean} is not {percent}");
+            assert!((mean - percent).abs() < 0.06, "the mean error is {mean} %, not {percent} %");
         }
     }
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_ones_take_longer_than_a_large_one() {
+    fn many_small_messages_take_longer_than_a_large_one() {
         let slower = |sweep: &Sweep| {
             let curve = sweep.curve();
             1000.0 * curve.time_s(4e6) / curve.time_s(4e9)
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_take_turns_by_size() {
+    fn the_protocol_follows_from_the_size() {
         let curve = A100_ALL_REDUCE.curve();
         let name = |bytes| curve.regime(bytes).map(|regime| regime.name);
         assert_eq!(name(0.0), Some("LL"));

@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_switches() {
+    fn bytes_through_switches_follow_from_ranks_and_nodes() {
         assert_eq!(gather_through_node(3.0, 8.0), Through { in_bytes: 3.0, out_bytes: 24.0 });
         assert_eq!(gather_through_spine(3.0, 32.0), Through { in_bytes: 3.0, out_bytes: 93.0 });
         assert_eq!(in_network_through(3.0, 8.0), Through { in_bytes: 24.0, out_bytes: 24.0 });
     }
 
     #[test]
-    fn what_networks_carry() {
+    fn bandwidths_of_links_and_nodes_add_up() {
         assert_eq!(node_bytes_per_s(4.0, 64.0, 25e9, 8.0, 450e9), 3.6e12);
         assert_eq!(node_bytes_per_s(4.0, 64.0, 25e9, 16.0, 450e9), 6.4e12);
         assert_eq!(bisection_bytes_per_s(8.0, 450e9), 3.6e12);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_nccls() {
+    fn latencies_equal_those_of_nccl() {
         about(h100(1.0).ring_us(2.0, Protocol::Ll), 6.6 + 14.0 * 0.6, 1e-12);
         about(h100(2.0).ring_us(2.0, Protocol::Simple), 8.4 + 28.0 * 3.4 + 2.0 * 14.0, 1e-12);
         about(h100(4.0).tree_us(Protocol::Ll), 6.8 + 2.0 * (7.0 * 0.6 + 2.0 * 5.0), 1e-12);
@@ -103,7 +103,7 @@ mod tests {
 
     /// Compares with measurements on p5: 12.9 µs on one node, 235 µs on 16. (Training playbook.)
     #[test]
-    fn a_ring_of_small_packets_is_as_late_as_measured() {
+    fn a_ring_of_small_packets_has_the_measured_latency() {
         about(h100(1.0).ring_us(2.0, Protocol::Ll), 12.9, 0.35);
         about(h100(16.0).ring_us(2.0, Protocol::Ll), 235.0, 0.35);
         let each = h100(16.0).ring_us(2.0, Protocol::Ll) - h100(15.0).ring_us(2.0, Protocol::Ll);

@@ -63,8 +63,8 @@ pub fn of(topology: &Topology, hosts: u32) -> Result<Vec<Protocol>, UnknownNetwo
 /// Error for a machine that must send to others over a network of unknown bandwidth.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{machine}\" has no NIC whose speed is known, so nothing can be said of several hosts; give \
-     its NICs `network = {{ bandwidth = \"400Gb/s\" }}`"
+    "the bandwidth between hosts is unknown: \"{machine}\" has no NIC of known speed; give its \
+     NICs `network = {{ bandwidth = \"400Gb/s\" }}`"
 )]
 pub struct UnknownNetwork {
     machine: String,
@@ -185,19 +185,19 @@ mod tests {
     /// Compares with measurements: without switches that reduce, a node of H100 does 370 GB/s; p5
     /// clusters about 340.
     #[test]
-    fn large_ones_reach_what_was_measured() {
+    fn large_messages_reach_the_measured_busbw() {
         let bytes = 1 << 30;
         let (ns, how) = fastest("h100", 1, bytes, Collective::AllReduce);
         about(1.75 * bytes as f64 / ns, 370.0, 0.05);
         assert!(how.ends_with("Simple"), "{how}");
         let (ns, how) = fastest("p5", 4, bytes, Collective::AllReduce);
         let busbw = 2.0 * 31.0 / 32.0 * bytes as f64 / ns;
-        assert!(busbw > 300.0, "{busbw} by {how}");
+        assert!(busbw > 300.0, "the busbw is {busbw} GB/s by {how}");
     }
 
     #[test]
-    fn small_ones_take_small_packets() {
+    fn small_messages_use_protocol_ll() {
         let (ns, how) = fastest("h100", 1, 256, Collective::AllReduce);
-        assert!(how.ends_with(" LL") && (6_600.0..15_000.0).contains(&ns), "{ns} by {how}");
+        assert!(how.ends_with(" LL") && (6_600.0..15_000.0).contains(&ns), "{ns} ns by {how}");
     }
 }

@@ -258,7 +258,7 @@ impl Trace {
         }
         if bytes.starts_with(b"{") {
             return Err(format!(
-                "{name} is JSON; convert it to a trace first: chakra_converter, of MLCommons"
+                "{name} is JSON; convert it to a trace first, with chakra_converter of MLCommons"
             ));
         }
         let mut rest = bytes;
@@ -272,21 +272,21 @@ impl Trace {
         };
         let wrong = |at: usize, what: &str, error: &dyn std::fmt::Display| {
             format!(
-                "{name}: byte {at}: no {what} of a trace ({error}); is it a Chakra trace of schema \
-                 1.0, and whole?"
+                "{name}: byte {at}: cannot decode {what} ({error}); is the file a complete Chakra \
+                 trace of schema 1.0?"
             )
         };
         let head = next()?.ok_or_else(|| format!("{name} is empty; write it again"))?;
         let metadata = GlobalMetadata::decode(head.1)
-            .map_err(|error| wrong(head.0, "global metadata", &error))?;
+            .map_err(|error| wrong(head.0, "the global metadata", &error))?;
         let mut nodes = Vec::new();
         while let Some((at, message)) = next()? {
             if nodes.len() == NODES_MAX {
                 return Err(format!(
-                    "{name}: byte {at}: more than {NODES_MAX} nodes; cut the job into shorter ones"
+                    "{name}: byte {at}: more than {NODES_MAX} nodes; trace a shorter run"
                 ));
             }
-            nodes.push(Node::decode(message).map_err(|error| wrong(at, "node", &error))?);
+            nodes.push(Node::decode(message).map_err(|error| wrong(at, "a node", &error))?);
         }
         Ok(Trace { metadata, nodes })
     }
@@ -294,12 +294,13 @@ impl Trace {
 
 /// Takes the next message off the bytes and returns it.
 fn message<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
-    let length = decode_varint(rest).map_err(
-        |_| "the length of the next message is cut or too long; is the file whole? write it again",
-    )?;
+    let length = decode_varint(rest).map_err(|_| {
+        "the length of the next message is truncated or too long; if the file is incomplete, \
+             write it again"
+    })?;
     if length > MESSAGE_BYTES_MAX {
         return Err(format!(
-            "a message of {length} bytes, where 64 MiB are the most; is it a Chakra trace?"
+            "a message has {length} bytes, more than 64 MiB; is the file a Chakra trace?"
         ));
     }
     let length = length as usize;
@@ -309,7 +310,8 @@ fn message<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
             Ok(message)
         }
         None => Err(format!(
-            "a message of {length} bytes, but only {} follow: the file is cut; write it again",
+            "a message has {length} bytes, but only {} follow: the file is truncated; write it \
+             again",
             rest.len()
         )),
     }
@@ -348,7 +350,7 @@ mod tests {
     /// A node is encoded as protobuf's documentation says, with field numbers of Chakra's schema. A
     /// key has the wire type in its low three bits and the field's number above them.
     #[test]
-    fn its_bytes_are_those_of_the_schema() {
+    fn the_encoding_of_a_node_follows_the_schema() {
         let node = Node {
             id: 5,
             name: "a".to_owned(),
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_seen_wherever_it_is_cut_within_a_message() {
+    fn a_file_that_is_truncated_within_a_message_is_refused() {
         let whole = trace().encode();
         let mut starts = vec![0];
         let mut rest = &whole[..];
@@ -414,16 +416,16 @@ mod tests {
         });
         let deep = [long(deep.len() as u64), deep].concat();
         for (bytes, said) in [
-            (long(u64::MAX), "64 MiB are the most"),
-            (long((64 << 20) + 1), "64 MiB are the most"),
-            (long(64 << 20), "but only 0 follow: the file is cut"),
-            ([long(1), vec![0xff]].concat(), "no node of a trace"),
-            (inner, "no node of a trace"),
-            (vec![0xff; 11], "cut or too long"),
+            (long(u64::MAX), "more than 64 MiB"),
+            (long((64 << 20) + 1), "more than 64 MiB"),
+            (long(64 << 20), "but only 0 follow: the file is truncated"),
+            ([long(1), vec![0xff]].concat(), "cannot decode a node"),
+            (inner, "cannot decode a node"),
+            (vec![0xff; 11], "truncated or too long"),
             (vec![], "is empty"),
             (vec![0x1f, 0x8b, 8], "gzip -d"),
             (b"{\"nodes\": []}".to_vec(), "chakra_converter"),
-            (vec![3, 2 << 3 | 2, 7, 0], "no global metadata of a trace"),
+            (vec![3, 2 << 3 | 2, 7, 0], "cannot decode the global metadata"),
         ] {
             let error = Trace::decode("t.0.et", &bytes).unwrap_err();
             assert!(error.contains(said), "{bytes:?}: {error}");
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_taken_in_any_type_but_not_below_zero() {
+    fn whole_numbers_from_0_are_accepted_in_any_integer_type() {
         let of = |value| number(&[Attribute::new("comm_size", value)], "comm_size");
         for value in [Value::Int64(7), Value::Uint32(7), Value::Sint64(7), Value::Fixed32(7)] {
             assert_eq!(of(value), Ok(Some(7)));

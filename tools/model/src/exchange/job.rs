@@ -291,8 +291,8 @@ impl Job {
             let said = number(&trace.metadata.attr, "ranks").unwrap_or(None);
             if let Some(said) = said.filter(|said| *said != u64::from(ranks)) {
                 return Err(format!(
-                    "{path} is of a job of {said} ranks, but there are {ranks} files {}.*.et; \
-                     bring those of all ranks of one run together",
+                    "{path} is from a job of {said} ranks, but there are {ranks} files {}.*.et; \
+                     these files must be the traces of all ranks of one run",
                     job.prefix
                 ));
             }
@@ -349,8 +349,8 @@ impl Job {
                 let other = rest.next().ok_or_else(|| self.short(*rank, turn, first, entry))?;
                 if !is_same(&entry.what, &other.what) {
                     return Err(format!(
-                        "the ranks disagree in call {turn} of {}: {} is {}, but {} is {}; they are \
-                         not of one run, or calls are missing: record it again",
+                        "the ranks disagree in call {turn} of {}: {} is {}, but {} is {}; the \
+                         traces are not of one run, or calls are missing: record the run again",
                         named(group),
                         self.place(first, entry),
                         in_words(&entry.what),
@@ -384,8 +384,8 @@ impl Job {
     fn short(&self, rank: Rank, calls: usize, other: Rank, entry: &Entry) -> String {
         let path = path_of(&self.prefix, rank);
         format!(
-            "{path} has {calls} calls, but {} is one more, {}; a trace is cut, or they are not of \
-             one run: record it again",
+            "{path} has {calls} calls of a group, but {} is a further call of that group, {}; a \
+             trace is truncated, or the traces are not of one run: record the run again",
             self.place(other, entry),
             in_words(&entry.what)
         )
@@ -411,15 +411,16 @@ impl Job {
                     Some((length, ..)) if length == bytes => {}
                     Some((length, at, other)) => {
                         return Err(format!(
-                            "{place} sends {bytes} bytes to {to}, which expects {length} ({}); \
-                             record it again",
+                            "{place} sends {bytes} bytes to rank {to}, which expects {length} \
+                             bytes ({}); record the run again",
                             self.place(at, other)
                         ));
                     }
                     None => {
                         return Err(format!(
                             "{place} sends {bytes} bytes to rank {to}, which does not receive \
-                             them; a trace is cut, or they are not of one run: record it again"
+                             them; a trace is truncated, or the traces are not of one run: \
+                             record the run again"
                         ));
                     }
                 }
@@ -429,8 +430,8 @@ impl Job {
         match received.values().flatten().next() {
             None => Ok(sent),
             Some((bytes, rank, entry)) => Err(format!(
-                "{} receives {bytes} bytes that nobody sends; a trace is cut, or they are not of \
-                 one run: record it again",
+                "{} receives {bytes} bytes that nobody sends; a trace is truncated, or the traces \
+                 are not of one run: record the run again",
                 self.place(*rank, entry)
             )),
         }
@@ -567,7 +568,7 @@ impl fmt::Display for Shown {
             write!(f, "\n{}", crate::topology::columns(&table))?;
         }
         if calls.len() > SHOWN_MAX {
-            writeln!(f, "and {} more; --json has all", calls.len() - SHOWN_MAX)?;
+            writeln!(f, "and {} more; --json shows all calls", calls.len() - SHOWN_MAX)?;
         }
         match messages {
             (0, _) => Ok(()),
@@ -628,7 +629,7 @@ fn contents(path: &str) -> Result<Vec<u8>, String> {
     let file = fs::File::open(path).map_err(|error| format!("{path}: {error}"))?;
     let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
     if read.map_err(|error| format!("{path}: {error}"))? as u64 > FILE_BYTES_MAX {
-        return Err(format!("{path} is longer than 1 GiB; cut the job into shorter ones"));
+        return Err(format!("{path} is longer than 1 GiB; trace a shorter run"));
     }
     Ok(bytes)
 }
@@ -659,7 +660,8 @@ fn whole_prefix(given: &str) -> Result<String, String> {
     match (each.next(), each.next()) {
         (Some(prefix), None) => Ok(path.join(prefix).to_string_lossy().into_owned()),
         (None, _) => Err(format!(
-            "{given} has no traces: files PREFIX.0.et, PREFIX.1.et and so on, one for each rank"
+            "{given} has no traces; traces are files PREFIX.0.et, PREFIX.1.et and so on, one for \
+             each rank"
         )),
         _ => {
             let all: Vec<&str> = prefixes.into_iter().collect();
@@ -681,15 +683,18 @@ fn ranks_of(prefix: &str) -> Result<u32, String> {
         .filter_map(|(prefix, rank)| (prefix == stem).then_some(rank))
         .collect();
     let last = *ranks.last().ok_or_else(|| {
-        format!("there is no {}; give what comes before .RANK.et", path_of(prefix, 0))
+        format!("there is no {}; give the prefix that precedes .RANK.et", path_of(prefix, 0))
     })?;
     if last >= RANKS_MAX {
-        return Err(format!("{} is beyond {RANKS_MAX} ranks", path_of(prefix, last)));
+        return Err(format!(
+            "the rank of {} is too high: the limit is {RANKS_MAX} ranks",
+            path_of(prefix, last)
+        ));
     }
     let missing = || (0..last).filter(|rank| !ranks.contains(rank));
     if let Some(first) = missing().next() {
         return Err(format!(
-            "{} is missing: of ranks 0 to {last}, {} have no trace; copy theirs here too",
+            "{} is missing: of ranks 0 to {last}, {} have no trace; copy the missing traces here",
             path_of(prefix, first),
             missing().count()
         ));
@@ -702,7 +707,7 @@ fn read_groups(path: &str, ranks: u32) -> Result<Vec<Group>, String> {
     let groups: BTreeMap<String, Vec<Rank>> =
         serde_json::from_slice(&contents(path)?).map_err(|error| {
             format!(
-                "{path}:{}: {error}; write who is in which group: {{\"1\": [0, 1]}}",
+                "{path}:{}: {error}; write the ranks of each group, such as {{\"1\": [0, 1]}}",
                 error.line()
             )
         })?;
@@ -712,13 +717,13 @@ fn read_groups(path: &str, ranks: u32) -> Result<Vec<Group>, String> {
         let wrong = members.iter().find(|rank| **rank >= ranks || !seen.insert(**rank));
         if let Some(rank) = wrong {
             return Err(format!(
-                "{path}: group {name:?} has rank {rank}, which is none of 0 to {}, or there twice",
+                "{path}: group {name:?} has rank {rank}, which is above {} or listed twice",
                 ranks - 1
             ));
         }
         if members.is_empty() {
             return Err(format!(
-                "{path}: group {name:?} has no ranks; write them, or leave it out"
+                "{path}: group {name:?} has no ranks; list its ranks, or leave the group out"
             ));
         }
         all.push(Group { name, members });
@@ -732,7 +737,7 @@ fn list(path: &str, trace: &Trace, rank: Rank, groups: &[Group]) -> Result<Vec<E
     for node in &trace.nodes {
         let at = |what: String| format!("{path}, node {}: {what}", node.id);
         if !ids.insert(node.id) {
-            return Err(at("there are two of that number; number them anew".to_owned()));
+            return Err(at("two nodes have this number; give each node its own".to_owned()));
         }
         if let Some(what) = what(node, rank, groups).map_err(at)? {
             let (start_us, duration_us) = (node.start_time_micros, node.duration_micros);
@@ -746,7 +751,7 @@ fn what(node: &Node, rank: Rank, groups: &[Group]) -> Result<Option<Action>, Str
     let kind = NodeType::try_from(node.r#type).ok().filter(|kind| *kind != NodeType::Invalid);
     match kind {
         None => Err(format!(
-            "type {} is none of Chakra's, 1 to 7; is it a trace of schema 1.0?",
+            "type {} is not one of Chakra's types, 1 to 7; is the file a trace of schema 1.0?",
             node.r#type
         )),
         Some(NodeType::CommColl) => collective(node, rank, groups).map(Some),
@@ -757,13 +762,14 @@ fn what(node: &Node, rank: Rank, groups: &[Group]) -> Result<Option<Action>, Str
 
 fn required(node: &Node, name: &str) -> Result<u64, String> {
     let found = number(&node.attr, name)?;
-    found.ok_or_else(|| format!("{} has no {name}; write it as an attribute", node.name))
+    found.ok_or_else(|| format!("{} has no attribute {name}; add it", node.name))
 }
 
 fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> {
     let kind = required(node, "comm_type")?;
     let known = i32::try_from(kind).ok().and_then(|kind| CommType::try_from(kind).ok());
-    let known = known.ok_or_else(|| format!("comm_type {kind} is none of Chakra's, 0 to 9"))?;
+    let known =
+        known.ok_or_else(|| format!("comm_type {kind} is not one of Chakra's types, 0 to 9"))?;
     let collective = collective_of(known);
     let name = word(&node.attr, "pg_name")?.unwrap_or_default();
     let group = groups.iter().position(|group| group.name == name).ok_or_else(|| {
@@ -783,11 +789,15 @@ fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, Strin
     let share = if brings_a_block(collective) { members.len() as u64 } else { 1 };
     let bytes = brought.checked_mul(share).filter(|bytes| i64::try_from(*bytes).is_ok());
     let bytes = bytes.ok_or_else(|| {
-        format!("{brought} bytes of {} ranks are more than 2^63; is the unit bytes?", members.len())
+        format!(
+            "comm_size {brought} is too large: the buffer of {} ranks would have 2^63 bytes or \
+             more; is the unit bytes?",
+            members.len()
+        )
     })?;
     let root = if collective.has_root() { number(&node.attr, "root")?.unwrap_or(0) } else { 0 };
     let root = Rank::try_from(root).ok().filter(|root| (*root as usize) < members.len());
-    let root = root.ok_or_else(|| format!("its root is none of {} ranks", members.len()))?;
+    let root = root.ok_or_else(|| format!("the root is too high for {} ranks", members.len()))?;
     let is_uneven = number(&node.attr, "uneven")? == Some(1);
     Ok(Action::Collective { collective, group, bytes, root, is_uneven })
 }
@@ -797,12 +807,12 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> 
     let peer = |name: &str| {
         let peer = required(node, name)?;
         let known = Rank::try_from(peer).ok().filter(|peer| (*peer as usize) < ranks);
-        known.ok_or_else(|| format!("{name} {peer} is none of {ranks} ranks; correct it"))
+        known.ok_or_else(|| format!("{name} {peer} is too high for {ranks} ranks; correct it"))
     };
     let sends = node.r#type == i32::from(NodeType::CommSend);
     let own = if sends { "comm_src" } else { "comm_dst" };
     if number(&node.attr, own)?.is_some() && peer(own)? != rank {
-        return Err(format!("its {own} is another rank; is the file that of rank {rank}?"));
+        return Err(format!("{own} is not rank {rank}; is the file the trace of another rank?"));
     }
     let bytes = required(node, "comm_size")?;
     if i64::try_from(bytes).is_err() {
@@ -811,7 +821,7 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> 
     let tag = number(&node.attr, "comm_tag")?.unwrap_or(0);
     let peer = peer(if sends { "comm_dst" } else { "comm_src" })?;
     if peer == rank {
-        return Err("it is a message to itself; leave it out".to_owned());
+        return Err("the rank sends this message to itself; leave the message out".to_owned());
     }
     Ok(match sends {
         true => Action::Send { to: peer, bytes, tag },

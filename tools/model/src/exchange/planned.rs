@@ -48,8 +48,8 @@ pub(crate) fn traces(
         nodes += unrolling.trace.nodes.len();
         if nodes >= NODES_MAX {
             return Err(format!(
-                "more than {NODES_MAX} steps of all ranks; take fewer hosts, or an algorithm of \
-                 fewer steps"
+                "the ranks have {NODES_MAX} steps or more together; take fewer hosts, or an \
+                 algorithm with fewer steps"
             ));
         }
         traces.push(unrolling.trace);
@@ -215,7 +215,7 @@ mod tests {
     /// Shows that the traces send the traffic of the schedules, and that every sent message is
     /// received.
     #[test]
-    fn traces_send_what_the_matrix_has() {
+    fn traces_send_the_bytes_of_the_traffic_matrix() {
         let dir = Dir::new("planned");
         each(|algorithm, hosts, sized| {
             let prefix = dir.at("plan");
@@ -239,7 +239,7 @@ mod tests {
     /// Checks that a node depends only on earlier nodes, and that the nodes of all ranks have no
     /// cycle of dependencies.
     #[test]
-    fn traces_can_be_carried_out() {
+    fn traces_can_be_executed_to_the_end() {
         each(|algorithm, hosts, sized| {
             let traces = traces(algorithm, sized, hosts).unwrap();
             let (mut done, mut sent) = (Vec::new(), BTreeMap::new());
@@ -277,7 +277,7 @@ mod tests {
 
     /// Checks that a ring receives each chunk before it passes the chunk on.
     #[test]
-    fn a_ring_waits_for_what_it_passes_on() {
+    fn a_ring_receives_a_chunk_before_it_passes_the_chunk_on() {
         let hosts = Hosts::one(4);
         let algorithm = algorithm::find(Collective::AllGather, "ring").unwrap();
         let traces = traces(algorithm, &sized(Collective::AllGather, 4, 4096), &hosts).unwrap();

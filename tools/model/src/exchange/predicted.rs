@@ -97,7 +97,7 @@ fn way(request: &PlanRequest<'_>, algorithm: Option<&str>) -> Result<Fastest, St
     }
     let least = ways.into_iter().min_by(|one, other| one.3.time_ns.total_cmp(&other.3.time_ns));
     let (algorithm, programs, protocol, seen) =
-        least.ok_or_else(|| format!("{} has no hosts; take another", topology.name))?;
+        least.ok_or_else(|| format!("{} has no hosts; take another topology", topology.name))?;
     Ok(Fastest { scene, sized, algorithm, programs, protocol, seen })
 }
 
@@ -213,7 +213,7 @@ mod tests {
     /// Compares, for each pair of ranks, the bytes of all messages with those of the schedules,
     /// also for lengths that do not divide evenly among the ranks.
     #[test]
-    fn intervals_add_up_to_what_schedules_send() {
+    fn intervals_add_up_to_the_bytes_of_the_schedules() {
         for (name, bytes) in [("h100", 4 * 1_000_003), ("p5", 4 * 100_003), ("p5", 512)] {
             for collective in Collective::ALL {
                 for algorithm in algorithm::of(collective) {
@@ -240,13 +240,13 @@ mod tests {
         assert!((8..=11).contains(&intervals.len()), "{}", intervals.len());
         let all = ring.traffic.whole().values().sum::<u64>();
         let sums = intervals.iter().map(|sent| sent.values().sum::<u64>());
-        assert!(sums.max().unwrap() < all / 5, "no interval has most of it");
+        assert!(sums.max().unwrap() < all / 5, "each interval has less than a fifth of all bytes");
         let pairs: Vec<(Rank, Rank)> = ring.traffic.whole().into_keys().collect();
         assert!(pairs.iter().all(|(from, to)| (from + 1) % 8 == *to), "{pairs:?}");
     }
 
     #[test]
-    fn what_cannot_be_told_is_said() {
+    fn traffic_that_cannot_be_predicted_is_refused_with_the_reason() {
         let topology = presets::find("superpod-1024").unwrap().topology();
         let collective = Collective::AllReduce;
         let request = PlanRequest {

@@ -77,8 +77,8 @@ impl fmt::Display for Recorded {
         }
         if *is_cut {
             f.write_str(
-                "\nthe first calls are missing: a dump has the last ones only; FERROCCL_TRACE \
-                 records all",
+                "\ncalls are missing: a dump has only the last calls of its rank; FERROCCL_TRACE \
+                 records all calls",
             )?;
         }
         Ok(())
@@ -109,7 +109,7 @@ pub fn read(paths: &[String], prefix: &str) -> Result<Recorded, String> {
         let read = file.take(left + 1).read_to_string(&mut text);
         let read = read.map_err(|error| format!("{path}: {error}; is it a recording?"))? as u64;
         left = left.checked_sub(read).ok_or_else(|| {
-            format!("with {path} the recordings are longer than 4 GiB; take a shorter run")
+            format!("with {path}, the recordings are longer than 4 GiB; record a shorter run")
         })?;
         parse(path, &text, &mut found)?;
     }
@@ -134,14 +134,15 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
         let ranks = line.ranks;
         if ranks == 0 || ranks > RANKS_MAX || line.rank >= ranks {
             return Err(at(format!(
-                "rank {} of {ranks} ranks cannot be; is it a recording?",
+                "rank {} of {ranks} ranks is invalid; is the file a recording?",
                 line.rank
             )));
         }
         let communicator = found.entry(line.communicator.clone()).or_default();
         if communicator.ranks != 0 && communicator.ranks != ranks {
             return Err(at(format!(
-                "communicator {} has {ranks} ranks here and {} before; give recordings of one run",
+                "communicator {} has {ranks} ranks here, but {} in an earlier recording; give \
+                 recordings of one run",
                 line.communicator, communicator.ranks
             )));
         }
@@ -149,8 +150,8 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
         let known = communicator.members.entry(line.rank).or_insert_with(|| member.clone());
         if *known != member {
             return Err(at(format!(
-                "rank {} of communicator {} was on {} with process {} before; give recordings of \
-                 one run",
+                "rank {} of communicator {} was on {} with process {} in an earlier recording; \
+                 give recordings of one run",
                 line.rank, line.communicator, known.0, known.1
             )));
         }
@@ -174,7 +175,7 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
         if let Some(missing) = (0..*ranks).find(|rank| !members.contains_key(rank)) {
             return Err(format!(
                 "communicator {name} has {ranks} ranks, of which {} have a recording here; give \
-                 that of rank {missing} too",
+                 the recording of rank {missing} too",
                 members.len()
             ));
         }
@@ -282,8 +283,12 @@ fn messages(
     let other = |(peer, bytes): &(Rank, u64)| {
         let peer = members.get(*peer as usize).copied();
         let peer = peer.filter(|_| i64::try_from(*bytes).is_ok());
-        let wrong =
-            || format!("operation {number} ({what}): such a message cannot be; is it a recording?");
+        let wrong = || {
+            format!(
+                "operation {number} ({what}): a message has an unknown peer or is too long; are \
+                 the files recordings?"
+            )
+        };
         Ok::<_, String>((peer.ok_or_else(wrong)?, *bytes))
     };
     let (sends, recvs) = (sends.iter().map(other), recvs.iter().map(other));
@@ -316,8 +321,8 @@ fn members(
     let place = |member: &Member| {
         places.get(member).copied().ok_or_else(|| {
             format!(
-                "process {} on {} is in communicator {name}, but not in the largest; give \
-                 recordings of one job",
+                "process {} on {} is in communicator {name}, but not in the largest \
+                 communicator; give recordings of one job",
                 member.1, member.0
             )
         })
@@ -332,8 +337,8 @@ fn members(
 
 fn threads(name: &str) -> String {
     format!(
-        "several ranks of communicator {name} are one process, so it is not known which of all \
-         ranks they are; leave out its recordings, or run each rank as a process"
+        "several ranks of communicator {name} share one process, so their ranks in the whole job \
+         are unknown; leave out the recordings of this communicator, or run each rank as a process"
     )
 }
 
@@ -345,11 +350,14 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<Action
     let is_uneven = super::job::even(collective) != Some(collective);
     let Some(collective) = super::job::even(collective) else { return Ok(None) };
     let wrong = |what: String| {
-        format!("operation {} ({}): {what}; is it a recording?", operation.number, operation.what)
+        format!(
+            "operation {} ({}): {what}; are the files recordings?",
+            operation.number, operation.what
+        )
     };
     let root = operation.root.filter(|_| collective.has_root()).unwrap_or(0);
     if root >= ranks {
-        return Err(wrong(format!("root {root} is none of {ranks} ranks")));
+        return Err(wrong(format!("root {root} is too high for {ranks} ranks")));
     }
     // A rank that is not the root may have only the smaller buffer, and `bytes` is then the size of
     // that buffer. `count` is the same on all ranks.
@@ -493,7 +501,7 @@ mod tests {
         assert_eq!((silent.messages, silent.job.agreed().unwrap().messages.len()), (5, 0));
         for wrong in ["[3,5]", "[1,18446744073709551615]"] {
             let error = read(&lines(&group(3, 1, "", wrong))).unwrap_err();
-            assert!(error.contains("such a message cannot be"), "{error}");
+            assert!(error.contains("a message has an unknown peer or is too long"), "{error}");
         }
         // Messages of a rank whose calls are truncated are not usable.
         let cut = lines(&group(3, 1, "", "[1,5]")).replacen("\"sequence\":1", "\"sequence\":2", 1);
@@ -512,25 +520,25 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_job_is_named() {
+    fn invalid_recordings_are_refused_with_the_reason() {
         let good = call(1, "all_reduce", 100, "null", 1);
         let one = |rank, ranks, process| line("b", rank, ranks, process, &good);
         for (text, said) in [
             (String::new(), "calls.json is empty"),
             (one(0, 2, 9) + "nonsense", "calls.json:2: expected ident"),
             ("ferroccl: rank 0 of 2".to_owned(), "dump with FERROCCL_DUMP=FILE.json"),
-            (one(0, 2, 9), "of which 1 have a recording here; give that of rank 1 too"),
-            (one(0, 4_000_000_000, 9), "cannot be"),
-            (one(0, 262_144, 9), "give that of rank 1 too"),
-            (one(2, 2, 9), "rank 2 of 2 ranks cannot be"),
+            (one(0, 2, 9), "of which 1 have a recording here; give the recording of rank 1 too"),
+            (one(0, 4_000_000_000, 9), "is invalid"),
+            (one(0, 262_144, 9), "give the recording of rank 1 too"),
+            (one(2, 2, 9), "rank 2 of 2 ranks is invalid"),
             (one(0, 2, 9) + &one(0, 2, 10), "calls.json:2: rank 0 of communicator b was on a with"),
-            (one(0, 2, 9) + &one(1, 3, 9), "2: communicator b has 3 ranks here and 2 before"),
+            (one(0, 2, 9) + &one(1, 3, 9), "2: communicator b has 3 ranks here, but 2 in"),
             (
                 one(0, 1, 9) + &line("c", 0, 1, 8, ""),
                 "is in communicator c, but not in the largest",
             ),
             (line("b", 0, 1, 9, &call(1, "all_reduc", 1, "null", 1)), "unknown collective"),
-            (line("b", 0, 1, 9, &call(1, "reduce", 1, "5", 1)), "root 5 is none of 1 ranks"),
+            (line("b", 0, 1, 9, &call(1, "reduce", 1, "5", 1)), "root 5 is too high for 1 ranks"),
             (line("b", 0, 1, 9, &call(1, "reduce", u64::MAX / 4, "0", 1)), "more than 2^63"),
         ] {
             let error = read(&text).unwrap_err();
@@ -540,6 +548,6 @@ mod tests {
         let two = one(0, 2, 9) + &one(1, 2, 9);
         assert!(read(&two).is_ok());
         let split = two + &line("c", 0, 1, 9, &good);
-        assert!(read(&split).unwrap_err().contains("several ranks of communicator b are one"));
+        assert!(read(&split).unwrap_err().contains("several ranks of communicator b share one"));
     }
 }

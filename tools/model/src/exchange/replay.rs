@@ -106,8 +106,8 @@ impl<'a> Replay<'a> {
         let (all, ranks) = (Scene::of(topology, None)?, job.ranks());
         if ranks == 0 || ranks > all.hosts.ranks() {
             return Err(format!(
-                "{} has {ranks} ranks, but {} has room for {}; take a larger one: ferroccl topo \
-                 --list",
+                "{} has {ranks} ranks, but {} has room for {}; take a larger topology: ferroccl \
+                 topo --list",
                 job.prefix,
                 topology.name,
                 all.hosts.ranks()
@@ -127,7 +127,8 @@ impl<'a> Replay<'a> {
         if u64::from(blocks) > call.bytes || blocks == 0 || ranks < 2 {
             return Ok(None);
         }
-        let bytes = usize::try_from(call.bytes).map_err(|_| "too many bytes".to_owned())?;
+        let bytes =
+            usize::try_from(call.bytes).map_err(|_| "a call has too many bytes".to_owned())?;
         let sized = Sized::of(call.collective, ranks, bytes, DataType::Uint8)?;
         let situation = Situation {
             collective: call.collective,
@@ -183,7 +184,7 @@ impl<'a> Replay<'a> {
             let at = (start_us.saturating_sub(begin_us)) as f64 / 1e6 / interval_s;
             let index = (at as usize).min(intervals.len() - 1);
             for (pair, bytes) in sent {
-                sum = sum.checked_add(*bytes).ok_or("all bytes together are more than 2^64")?;
+                sum = sum.checked_add(*bytes).ok_or("the ranks send more than 2^64 bytes")?;
                 let entry = intervals[index].entry(*pair).or_insert_with(|| {
                     pairs += 1;
                     0
@@ -191,7 +192,9 @@ impl<'a> Replay<'a> {
                 *entry += bytes;
             }
             match pairs > PAIRS_MAX {
-                true => Err(format!("more than {PAIRS_MAX} lines; give a longer --interval")),
+                true => Err(format!(
+                    "the traffic has more than {PAIRS_MAX} lines; give a longer --interval"
+                )),
                 false => Ok(()),
             }
         };
@@ -224,7 +227,7 @@ impl<'a> Replay<'a> {
         for (start, duration) in calls.chain(messages).filter(|times| *times != (0, 0)) {
             let ended = start.checked_add(duration).ok_or_else(|| {
                 format!(
-                    "a call that began at {start} µs took {duration}; is the unit microseconds?"
+                    "a call that began at {start} µs took {duration} µs; is the unit microseconds?"
                 )
             })?;
             (begin, end) = (begin.min(start), end.max(ended));
@@ -374,7 +377,7 @@ impl fmt::Display for Comparison {
         write!(f, "\nrecorded {}, predicted {}", time(known), time(Some(*predicted_s)))?;
         if let Some(recorded) = known.filter(|_| *beside_s > 0.0) {
             if beside_s < predicted_s {
-                write!(f, ", of that {} for the recorded calls", time(Some(*beside_s)))?;
+                write!(f, ", of which {} for rows with a recorded time", time(Some(*beside_s)))?;
             }
             write!(f, ": {:.3} times as long", beside_s / recorded)?;
         }
@@ -425,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_send_when_they_began_what_their_algorithm_sends() {
+    fn a_call_sends_its_algorithms_traffic_in_the_interval_of_its_start() {
         let traffic = with([1_000_000, 1_250_000, 1_999_500], Some("ring"), |replay| {
             replay.traffic(Some(0.25)).unwrap()
         });
@@ -448,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_set_side_by_side() {
+    fn recorded_and_predicted_times_are_compared() {
         let seen = with([1, 1_000, 2_000], None, |replay| replay.compare().unwrap());
         assert_eq!((seen.hosts, seen.rows.len()), (2, 2));
         let reduce = &seen.rows[0];
@@ -472,7 +475,7 @@ mod tests {
 
     /// Checks that the recorded time is compared with the prediction of the same calls only.
     #[test]
-    fn a_call_without_a_time_is_not_set_beside_others() {
+    fn a_call_without_a_time_is_left_out_of_the_comparison() {
         let (job, topology) = (job([1, 1_000, 2_000]), presets::find("p5").unwrap().topology());
         let mut agreed = job.agreed().unwrap();
         agreed.calls[2].duration_us = 0;
@@ -481,11 +484,11 @@ mod tests {
         let timed: Vec<&Row> = seen.rows.iter().filter(|row| row.recorded_s.is_some()).collect();
         assert_eq!((timed.len(), seen.beside_s), (1, sum(&timed)));
         assert!(seen.beside_s < seen.predicted_s, "{seen:?}");
-        assert!(seen.to_string().contains(" for the recorded calls: "), "{seen}");
+        assert!(seen.to_string().contains(" for rows with a recorded time: "), "{seen}");
     }
 
     #[test]
-    fn without_times_all_is_one_interval_as_long_as_it_would_take() {
+    fn without_times_one_interval_has_the_predicted_length() {
         with([0; 3], None, |replay| {
             let traffic = replay.traffic(None).unwrap();
             assert_eq!(traffic.intervals.len(), 1);
@@ -503,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_time_counts_with_the_one_before() {
+    fn a_call_without_a_time_counts_in_the_interval_of_the_previous_call() {
         let traffic = with([1_999_000, 1_000_000, 0], Some("ring"), |replay| {
             replay.traffic(Some(0.5)).unwrap()
         });
@@ -512,13 +515,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn a_large_job_and_an_unknown_algorithm_are_refused() {
         let (job, topology) = (job([0; 3]), presets::find("h100").unwrap().topology());
         let agreed = job.agreed().unwrap();
         let error = Replay::new(&job, &agreed, &topology, None).unwrap_err();
         assert!(error.contains("t has 16 ranks, but h100 has room for 8"), "{error}");
         let topology = presets::find("p5").unwrap().topology();
         let error = Replay::new(&job, &agreed, &topology, Some("rign")).unwrap_err();
-        assert!(error.contains("--algo rign: no collective has"), "{error}");
+        assert!(error.contains("--algo rign: no algorithm or family has this name"), "{error}");
     }
 }

@@ -45,8 +45,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     })?;
     if read.next_token.is_some_and(|token| !token.is_empty()) {
         return Err(format!(
-            "{file}: \"NextToken\" says that more instances follow; ask for all of them, without \
-             --no-paginate and --max-items"
+            "{file}: \"NextToken\" says that more instances follow; to get all of them, run \
+             `aws ec2 describe-instance-topology` without --no-paginate and --max-items"
         ));
     }
     if read.instances.is_empty() {
@@ -151,7 +151,7 @@ mod tests {
         ];
         let places = order.map(place);
         assert!(places.is_sorted(), "{places:?}\n{text}");
-        assert_eq!(text.matches("gpu7").count(), 2, "once for each run: {text}");
+        assert_eq!(text.matches("gpu7").count(), 2, "once for each run of hosts: {text}");
         assert_eq!(parse_toml("it.toml", &write(&topology)).unwrap(), topology);
         let picture = mermaid(&topology);
         for words in ["[\"nn-b<br/>level 2, 3 hosts\"]", "[\"i-4<br/>p5\"]"] {
@@ -181,7 +181,7 @@ mod tests {
                 answer(&[("i-1", "x", &["t", "l"]), ("i-2", "x", &["u", "l"])]),
                 "node \"l\" is below u for \"i-2\" and below t for \"i-1\"",
             ),
-            (answer(&[("i-1", "x\u{7}", nodes)]), "letters that cannot be printed"),
+            (answer(&[("i-1", "x\u{7}", nodes)]), "has control characters"),
         ] {
             let error = parse("it.json", &text).expect_err(words);
             assert!(error.contains(words) && error.starts_with("it.json"), "{text}\n{error}");

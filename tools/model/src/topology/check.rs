@@ -69,7 +69,7 @@ impl Topology {
                 let name = &machine.name;
                 return wrong(
                     At::Machine(number),
-                    format!("a second kind of machine is called \"{name}\"; name each otherwise"),
+                    format!("a second kind of machine is called \"{name}\"; rename one of them"),
                 );
             }
             check_machine(number, machine)?;
@@ -84,7 +84,10 @@ impl Topology {
         for (number, run) in self.hosts.iter().enumerate() {
             all += u64::from(run.count);
             if run.machine >= self.machines.len() {
-                return wrong(At::Hosts(number), "there is no such kind of machine; describe it");
+                return wrong(
+                    At::Hosts(number),
+                    "the kind of these hosts is not described; add it",
+                );
             }
             if run.count == 0 {
                 return wrong(At::Hosts(number), "there are 0 of these hosts; leave them out");
@@ -92,9 +95,7 @@ impl Topology {
             if all > HOSTS_MAX {
                 return wrong(
                     At::Hosts(number),
-                    format!(
-                        "{all} hosts are more than the {HOSTS_MAX} that are taken; is it a slip?"
-                    ),
+                    format!("{all} hosts are more than the limit of {HOSTS_MAX}; check the counts"),
                 );
             }
         }
@@ -108,8 +109,8 @@ impl Topology {
         let (told, hosts) = (self.placed.len(), self.hosts() as usize);
         if told != 0 && told != hosts {
             let problem = format!(
-                "`placed` has the positions of {told} of {hosts} hosts in the network; give those \
-                 of all hosts, or of none"
+                "`placed` has the positions of {told} of {hosts} hosts in the network; give the \
+                 positions of all hosts, or of none"
             );
             return wrong(At::Whole, problem);
         }
@@ -128,8 +129,8 @@ impl Topology {
             return wrong(
                 At::Fabric,
                 format!(
-                    "{} NICs of each host are on the network, but the machine with the most has \
-                     {most}; both must be the same NICs",
+                    "{} NICs of each host are on the network, but the machine with the most NICs \
+                     has {most}; write a number from 1 to that, or add NICs to the machine",
                     fabric.nics
                 ),
             );
@@ -140,7 +141,7 @@ impl Topology {
             if idle {
                 return wrong(
                     At::Tier(number),
-                    "some switches or hosts below it reach no switch of it",
+                    "some NICs or switches below this tier have no cable to it",
                 );
             }
         }
@@ -161,7 +162,7 @@ impl Topology {
 /// Checks that a name has no control characters, which could move a terminal's cursor.
 fn plain(at: At, name: &str) -> Result<(), Error> {
     match name.chars().any(char::is_control) {
-        true => wrong(at, format!("{name:?} has letters that cannot be printed; take others")),
+        true => wrong(at, format!("{name:?} has control characters; take another name")),
         false => Ok(()),
     }
 }
@@ -172,11 +173,13 @@ fn check_tier(number: usize, tier: &Tier) -> Result<(), Error> {
         [(tier.children, "children"), (tier.switches, "switches"), (tier.cables, "cables")]
     {
         if value == 0 {
-            return wrong(at, format!("{name} = 0: a tier has one at least"));
+            return wrong(at, format!("{name} = 0 is too low: a tier has at least 1"));
         }
     }
     if tier.switches > SWITCHES_MAX || tier.cables > CABLES_MAX {
-        return wrong(at, "more than 16,384 switches in a group, or 1,024 cables; is it a slip?");
+        let problem = "the tier has more than 16,384 switches in a group, or more than 1,024 \
+                       cables between two ends; check the numbers";
+        return wrong(at, problem);
     }
     plain(at, &tier.name)?;
     plain(at, &tier.group)?;
@@ -189,19 +192,21 @@ fn check_speed(at: At, speed: LinkSpeed) -> Result<(), Error> {
         return wrong(
             at,
             format!(
-                "a bandwidth of {bytes_per_s} B/s carries nothing; leave out what is not there"
+                "a bandwidth of {bytes_per_s} B/s carries nothing; correct it, or leave out what \
+                 is not there"
             ),
         );
     }
     if !latency_ns.is_finite() || latency_ns < 0.0 {
-        return wrong(at, format!("a latency of {latency_ns} ns cannot be; write 0 or more"));
+        return wrong(at, format!("a latency of {latency_ns} ns is impossible; write 0 or more"));
     }
     Ok(())
 }
 
 fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
     if machine.parts.len() > PARTS_MAX {
-        return wrong(At::Machine(number), "more than 4,096 parts in one machine; is it a slip?");
+        let problem = "the machine has more than 4,096 parts; check the description";
+        return wrong(At::Machine(number), problem);
     }
     plain(At::Machine(number), &machine.name)?;
     check_speed(At::Machine(number), machine.smp)?;
@@ -211,7 +216,7 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
         if !names.insert(&this.name) {
             return wrong(
                 at,
-                format!("a second part is called \"{}\"; name each otherwise", this.name),
+                format!("a second part is called \"{}\"; rename one of them", this.name),
             );
         }
         plain(at, &this.name)?;
@@ -220,7 +225,8 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
         check_plug(at, machine, part)?;
     }
     if machine.seats().is_empty() {
-        return wrong(At::Machine(number), "it has no NUMA node and no GPU: nothing runs on it");
+        let problem = "the machine has no NUMA node and no GPU, so no rank can run on it";
+        return wrong(At::Machine(number), problem);
     }
     check_links(number, machine)
 }
@@ -234,18 +240,18 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
             Kind::Numa | Kind::NvSwitch | Kind::HostBridge => Ok(()),
             _ => wrong(
                 at,
-                format!("\"{}\" is under nothing; say which NUMA node or switch", this.name),
+                format!("\"{}\" is under nothing; name the NUMA node or switch over it", this.name),
             ),
         };
     };
     let Some(above) = machine.parts.get(above) else {
-        return wrong(at, format!("\"{}\" is under a part that is not there", this.name));
+        return wrong(at, format!("\"{}\" is under a part that does not exist", this.name));
     };
     if matches!(this.kind, Kind::Numa) || matches!(above.kind, Kind::NvSwitch) {
         return wrong(at, format!("\"{}\" cannot be under \"{}\"", this.name, above.name));
     }
     if machine.upwards(part).count() > DEPTH_MAX && machine.parts.len() > DEPTH_MAX {
-        let what = "is plugged in deeper than 32 parts, or under itself";
+        let what = "is under 32 parts or more, or under itself";
         return wrong(at, format!("\"{}\" {what}", this.name));
     }
     let steps = machine.upwards(part).count();
@@ -267,7 +273,7 @@ fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
         let at = At::GpuLink(number, link);
         let [one, other] = this.ends.map(|end| machine.parts.get(end));
         let (Some(one), Some(other)) = (one, other) else {
-            return wrong(at, "one of its ends is a part that is not there");
+            return wrong(at, "one end of the link is a part that does not exist");
         };
         let fits = |kind| matches!(kind, Kind::Gpu | Kind::NvSwitch);
         if this.ends[0] == this.ends[1] || !fits(one.kind) || !fits(other.kind) {
@@ -281,7 +287,7 @@ fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
         }
         if this.links == 0 || this.links > LINKS_MAX {
             let links = this.links;
-            return wrong(at, format!("{links} links: there is one at least, and 1,024 at most"));
+            return wrong(at, format!("{links} links are impossible: write 1 to 1,024"));
         }
         check_speed(at, this.speed)?;
         let mut ends = this.ends;
@@ -290,7 +296,7 @@ fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
             return wrong(
                 at,
                 format!(
-                    "\"{}\" and \"{}\" are joined twice; write one line with the sum",
+                    "\"{}\" and \"{}\" are joined twice; write one line with the sum of links",
                     one.name, other.name
                 ),
             );

@@ -52,7 +52,7 @@ fn discover_with(files: &Files, told: &[PortInfo]) -> Result<Topology, String> {
         fabric: Fabric::default(),
         placed: Vec::new(),
     };
-    topology.check().map_err(|error| format!("what sysfs tells of this machine: {error}"))?;
+    topology.check().map_err(|error| format!("the discovered topology is invalid: {error}"))?;
     Ok(topology)
 }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_found_as_it_is_plugged() {
+    fn each_device_is_found_where_it_is_plugged_in() {
         let sysfs = server();
         let topology = discover(&Files::new(&sysfs.0).unwrap()).unwrap();
         let machine = &topology.machines[0];
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_taken_as_unknown() {
+    fn invalid_values_in_sysfs_count_as_unknown() {
         let sysfs = server();
         sysfs.write("class/net/eth0/speed", "-1\n");
         sysfs.write("devices/pci0000:80/0000:80:00.0/0000:81:00.0/numa_node", "99\n");
@@ -315,7 +315,7 @@ mod tests {
 
     /// Checks that verbs override sysfs for a port, and add devices that no file shows.
     #[test]
-    fn verbs_are_asked_where_they_are() {
+    fn verbs_override_sysfs_and_add_devices() {
         let sysfs = server();
         for (port, state) in [(0, "4: ACTIVE\n"), (1, "1: DOWN\n")] {
             sysfs.write(&format!("class/infiniband/mlx5_{port}/ports/1/state"), state);
@@ -339,11 +339,11 @@ mod tests {
         };
         let by_files = networks(&[]);
         assert_eq!(by_files["mlx5_0"], Some(400.0));
-        assert_eq!(by_files["mlx5_1"], None, "it is down");
+        assert_eq!(by_files["mlx5_1"], None, "mlx5_1 is down in sysfs");
         assert_eq!(by_files["eth0"], Some(25.0));
         let both = networks(&[told("mlx5_0", 1, false, 400.0), told("mlx5_1", 1, true, 200.0)]);
         assert_eq!((both["mlx5_0"], both["mlx5_1"]), (None, Some(200.0)));
-        assert_eq!(both.len(), by_files.len(), "nothing is there twice");
+        assert_eq!(both.len(), by_files.len(), "no NIC is listed twice");
         let mut fast = told("mlx5_0", 1, true, 100.0);
         assert_eq!(networks(std::slice::from_ref(&fast))["mlx5_0"], Some(100.0));
         fast.is_at_least = true;

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn wires_go_by_rails_or_to_all() {
+    fn cables_follow_the_wiring_of_each_tier() {
         let fabric = Fabric {
             nics: 4,
             tiers: vec![
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_meet_where_their_groups_are_one() {
+    fn hosts_meet_at_the_lowest_tier_that_joins_them() {
         let fabric = Fabric {
             nics: 8,
             tiers: vec![tier(2, 1, Wiring::Mesh, 1), tier(192, 16, Wiring::Mesh, 1)],

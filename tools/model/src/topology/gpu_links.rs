@@ -24,7 +24,7 @@ pub(super) fn add(machine: &mut Machine) {
         .init()
         .and_then(|nvml| add_links(machine, &nvml));
     if let Err(error) = added {
-        tracing::debug!("NVML tells of no NVLinks: {error}");
+        tracing::debug!("cannot read NVLinks from NVML: {error}");
     }
 }
 

@@ -57,7 +57,7 @@ pub fn open(name: &str) -> Result<Topology, String> {
     if !path.exists() {
         let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).collect();
         return Err(format!(
-            "there is no file {name}, nor is that a topology known by name; these are: {}",
+            "there is no file {name}, and no known topology has this name; known topologies: {}",
             names.join(" ")
         ));
     }

@@ -43,12 +43,15 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     if root.tag_name().name() != "system" {
         return Err(at(
             root,
-            "this is not NCCL's topology: that begins with <system version=\"1\">",
+            "this is not NCCL's topology, which begins with <system version=\"1\">",
         ));
     }
     let hashes = root.children().filter_map(|cpu| cpu.attribute("host_hash"));
     if let Some(other) = hashes.collect::<BTreeSet<_>>().iter().nth(1) {
-        let problem = format!("it describes several hosts (host_hash {other}); keep those of one");
+        let problem = format!(
+            "the file describes several hosts (a second host_hash is {other}); keep only the <cpu> \
+             elements of one host"
+        );
         return Err(at(root, &problem));
     }
     let mut reading = Reading::default();
@@ -128,7 +131,8 @@ impl<'d> Reading<'d> {
 
     fn pci(&mut self, pci: Node<'d, 'd>, under: usize, depth: usize) -> Result<(), Problem<'d>> {
         if depth > DEPTH_MAX {
-            return Err((pci, "PCIe trees are not that deep; is it the right file?".to_owned()));
+            let problem = "the PCIe tree has more than 32 levels; is it the right file?";
+            return Err((pci, problem.to_owned()));
         }
         let address = pci.attribute("busid");
         let address = address.ok_or_else(|| (pci, "a <pci> needs a busid".to_owned()))?;
@@ -546,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nccl_dumps_is_read() {
+    fn a_dump_of_nccl_is_read() {
         let topology = parse("dump.xml", DUMP).unwrap();
         let machine = &topology.machines[0];
         for (from, to, class, rate) in [
@@ -565,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_written_and_reads_the_same() {
+    fn a_dump_is_unchanged_after_writing_and_reading() {
         let topology = parse("dump.xml", DUMP).unwrap();
         let written = write(&topology.machines[0]);
         assert_eq!(parse("again.xml", &written).unwrap(), topology, "{written}");
@@ -575,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_survive_but_for_host_bridges() {
+    fn presets_survive_xml_except_for_host_bridges() {
         for name in ["a100", "h100", "b200", "nvl72", "mi300x", "p5"] {
             let machine = presets::machine(name).unwrap();
             let again = parse("it.xml", &write(&machine)).unwrap();
@@ -593,11 +597,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn an_invalid_file_is_refused_with_the_line() {
         for (text, words) in [
             ("<system", "it.xml: "),
             ("<graphs/>", "it.xml:1: this is not NCCL's topology"),
-            ("<system>\n</system>", "it.xml:1: it has no NUMA node and no GPU"),
+            ("<system>\n</system>", "it.xml:1: the machine has no NUMA node and no GPU"),
             ("<system>\n<cpu>\n<pci/></cpu></system>", "it.xml:3: a <pci> needs a busid"),
             (
                 "<system>\n<cpu numaid=\"0\"/>\n<cpu numaid=\"0\"/></system>",
@@ -612,6 +616,6 @@ mod tests {
         assert!(error.starts_with("it.xml:7: no GPU has the busid"), "{error}");
         let deep = "<pci busid=\"0\">".repeat(40) + &"</pci>".repeat(40);
         let error = parse("it.xml", &format!("<system><cpu>{deep}</cpu></system>")).unwrap_err();
-        assert!(error.contains("not that deep"), "{error}");
+        assert!(error.contains("more than 32 levels"), "{error}");
     }
 }

@@ -42,7 +42,8 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
     for (host, Placed { id, nodes }) in placed.iter().enumerate() {
         let mut names = nodes.iter().chain([id]);
         if names.any(|name| name.is_empty() || name.chars().any(char::is_control)) {
-            let problem = format!("{id:?} or a node above it has no name that can be printed");
+            let problem =
+                format!("the name of host {id:?} or of a node above it is empty or unprintable");
             return Err((host, problem));
         }
         if nodes.is_empty() || nodes.len() > NODES_MAX {
@@ -50,7 +51,7 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
             return Err((
                 host,
                 format!(
-                    "\"{id}\" is below {count} nodes of the network; there are 1 to {NODES_MAX}"
+                    "\"{id}\" is below {count} nodes of the network; expected 1 to {NODES_MAX}"
                 ),
             ));
         }
@@ -68,8 +69,8 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
                 return Err((
                     host,
                     format!(
-                        "node \"{node}\" is below {} for \"{id}\" and below {} for \"{first}\": a \
-                         tree has one way up, with the highest node first",
+                        "node \"{node}\" is below {} for \"{id}\" and below {} for \"{first}\"; \
+                         list the same nodes above it each time, the highest first",
                         list(higher),
                         list(known)
                     ),
@@ -98,8 +99,8 @@ fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
                 at,
                 format!(
                     "tiers and nodes disagree whether \"{}\" and \"{other}\" are below the same \
-                     \"{name}\"; list the hosts below one node together, as many as the tier's \
-                     children, or leave out the tiers",
+                     \"{name}\"; list the hosts below one node together, as many as fit a group of \
+                     the tier, or leave out the tiers",
                     host.id
                 ),
             ));
@@ -133,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tree_is_told() {
+    fn invalid_positions_of_hosts_are_reported() {
         for (hosts, host, words) in [
             (&[("a", "t"), ("a", "t")][..], 1, "a second host is called \"a\""),
             (&[("a", "")], 0, "\"a\" is below 0 nodes"),
-            (&[("", "t")], 0, "no name"),
-            (&[("a\u{1b}", "t")], 0, "no name"),
+            (&[("", "t")], 0, "is empty or unprintable"),
+            (&[("a\u{1b}", "t")], 0, "is empty or unprintable"),
             (&[("a", "t m l"), ("b", "t n l")], 1, "node \"l\" is below t, n for \"b\""),
             (&[("a", "t m"), ("b", "m t")], 1, "node \"m\" is below nothing for \"b\""),
             (&[("a", "t t")], 0, "node \"t\" is below t for \"a\" and below nothing for \"a\""),

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_crosses_is_counted_from_the_top() {
+    fn crossing_bytes_are_counted_from_the_highest_tier() {
         // Racks of two hosts, zones of 192 racks.
         let bytes = Bytes::from([((0, 1), 1), ((1, 2), 10), ((2, 3), 100), ((3, 9), 1)]);
         let crossing = crossing(&bytes, &[0, 0, 1, 400], &fabric());
@@ -330,12 +330,12 @@ mod tests {
         assert_eq!((now.groups, now.hosts), (vec![0, 2_000, 8_000], 8_000));
         let mut all = order.clone();
         all.sort_unstable();
-        assert_eq!(all, in_turns, "every rank has one place");
+        assert_eq!(all, in_turns, "every rank must have exactly one seat");
     }
 
     /// Checks that each rank shares a host with its only partner after placement, for random pairs.
     #[test]
-    fn those_who_send_each_other_most_come_together() {
+    fn ranks_that_exchange_the_most_share_a_host() {
         let mut random = Random::new(3);
         for ranks in [2_u32, 6, 16, 64] {
             let mut shuffled: Vec<Rank> = (0..ranks).collect();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousandth_is_not_worth_it() {
+    fn a_difference_of_a_thousandth_does_not_count() {
         let of = |top, hosts| Crossing { groups: vec![top], hosts };
         assert!(of(9, 100).is_less_than(&of(10, 1)) && !of(10, 1).is_less_than(&of(9, 100)));
         assert!(of(9_999, 10).is_less_than(&of(10_000, 20)));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_better_stays_as_it_is() {
+    fn an_order_that_cannot_be_improved_is_kept() {
         let all_to_all: Bytes =
             (0..8).flat_map(|from| (0..8).map(move |to| ((from, to), 5))).collect();
         let in_order: Vec<Rank> = (0..8).collect();
@@ -376,7 +376,7 @@ mod tests {
     /// Checks, with random traffic, that crossing traffic never grows, and that each rank has one
     /// seat.
     #[test]
-    fn nothing_gets_worse() {
+    fn placement_never_adds_crossing_traffic() {
         let mut random = Random::new(9);
         for _ in 0..40 {
             let ranks = 1 + random.below(40) as u32;

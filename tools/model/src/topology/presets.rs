@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_sound() {
+    fn all_presets_are_valid() {
         for preset in ALL {
             let topology = preset.topology();
             assert_eq!(topology.check(), Ok(()), "{}", preset.name);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_send_what_is_published() {
+    fn machines_have_the_published_bandwidths() {
         for (name, to_gpus, to_network) in [
             ("a100", 300e9, 200e9),
             ("h100", 450e9, 400e9),

@@ -209,7 +209,8 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
         let told = u32::try_from(placed.len()).unwrap_or(u32::MAX);
         let count = count.unwrap_or(told.max(1));
         if told != 0 && told != count {
-            let problem = format!("{told} of these {count} hosts are placed; place all, or none");
+            let problem =
+                format!("count is {count}, but placed lists {told}; list all hosts, or none");
             return Err((start, problem));
         }
         spans.placed.extend(placed.iter().map(|placed| placed.span().start));
@@ -238,7 +239,7 @@ fn kind(machines: &mut Vec<Machine>, name: &str, start: usize) -> Result<usize, 
     }
     let known = presets::machine(name).ok_or_else(|| {
         let known = "a100 h100 h200 b200 nvl72 mi300x p5";
-        (start, format!("no [[machine]] is called \"{name}\"; known without one are {known}"))
+        (start, format!("no [[machine]] is called \"{name}\"; built-in machines: {known}"))
     })?;
     machines.push(known);
     Ok(machines.len() - 1)
@@ -503,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_a_few_lines() {
+    fn a_cluster_is_described_in_a_few_lines() {
         let text = "
             name = \"lab\"
             [[hosts]]
@@ -554,7 +555,7 @@ mod tests {
             (hosts("count = -1\n"), "it.toml:3: "),
             (
                 hosts("count = 2\nplaced = [\n{ id = \"a\", nodes = [\"l\"] },\n]\n"),
-                "it.toml:1: 1 of these 2 hosts are placed",
+                "it.toml:1: count is 2, but placed lists 1",
             ),
             (
                 hosts(
@@ -583,11 +584,11 @@ mod tests {
             ),
             (
                 part("{ name = \"g\", kind = \"gpu\", under = \"n\", bandwidth = \"4 parsec\" }"),
-                "it.toml:7: \"4 parsec\" is not such a quantity",
+                "it.toml:7: \"4 parsec\" is not a valid quantity",
             ),
             (
                 part("{ name = \"g\", kind = \"gpu\", under = \"n\", latency = \"-3ns\" }"),
-                "it.toml:7: a latency of -3 ns cannot be",
+                "it.toml:7: a latency of -3 ns is impossible",
             ),
             (
                 part("{ name = \"m\", kind = \"numa\", under = \"n\" }"),
@@ -610,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_cannot_be_are_told_with_their_line() {
+    fn invalid_networks_are_reported_with_their_line() {
         let pod = write(&presets::find("superpod-256").unwrap().topology());
         for (from, to, words) in [
             ("children = 32", "children = 16", "joins at most 16 (the product"),

@@ -17,7 +17,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
     HANDLE,
-    "listen and connect write nothing behind the 128 bytes of a handle.",
+    "listen and connect write nothing past the 128 bytes of a handle.",
     |side| {
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
@@ -39,7 +39,7 @@ pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
 
 pub(super) const CONNECTS: Point = Point::pair(
     super::CONNECTS,
-    "connect and accept, called again and again, give a communicator on each side.",
+    "connect and accept, called repeatedly, return a communicator on each side.",
     connects,
     connects,
 )
@@ -77,7 +77,7 @@ pub(super) fn exchange(link: &Link) -> Outcome {
 
 pub(super) const NEVER_BLOCK: Point = Point::pair(
     "listen_connect_accept_never_block",
-    "listen, connect and accept return at once, whatever the peer does or does not do.",
+    "listen, connect and accept return at once, no matter what the peer does.",
     |side| {
         let net = side.net()?;
         side.step("listen");
@@ -134,7 +134,7 @@ pub(super) const GIVES_UP: Point = Point::pair(
         let handle: Handle = side.receive_value()?;
         side.step("connect to a listener that is closed");
         let mut dial = net.dial(&handle);
-        let mut ended = "connect said that it is not ready yet, for as long as it was asked";
+        let mut ended = "every call of connect returned ncclSuccess without a communicator";
         side.poll_for(2 * A_WHILE, || match side.promptly("connect", || dial.try_poll())? {
             Ok(None) => Ok(false),
             Ok(Some(_)) => failed("connect gave a communicator, but the listener is closed"),
@@ -154,7 +154,7 @@ const CONNECTIONS: usize = 10;
 
 pub(super) const SEVERAL_FROM_ONE_LISTENER: Point = Point::pair(
     "several_connections_from_one_listener",
-    "One listener accepts ten connections, which live on when it is closed.",
+    "One listener accepts ten connections, which stay usable after the listener is closed.",
     |side| {
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
@@ -197,7 +197,7 @@ const LISTENERS: usize = 8;
 
 pub(super) const LISTENERS_HAVE_OWN_HANDLES: Point = Point::pair(
     "listeners_have_own_handles",
-    "Each listener has a handle of its own, and a connection goes to the listener of its handle.",
+    "Each listener has its own handle, and connect reaches the listener whose handle it gets.",
     |side| {
         let net = side.net()?;
         let mut listeners = Vec::new();
@@ -266,7 +266,7 @@ fn both_ways(side: &Side) -> Outcome {
     let received = into.post_receive(&[receives.part(0, 4096, TAG)], "the message")?;
     let sent = out.post_send(&sends.part(0, 4096, TAG), "the message")?;
     let (mut is_received, mut is_sent) = (false, false);
-    side.until("test to say that both are done", || {
+    side.until("test to say that both requests are done", || {
         is_received = is_received || net.test(received)?.is_some();
         is_sent = is_sent || net.test(sent)?.is_some();
         Ok((is_received && is_sent).then_some(()))

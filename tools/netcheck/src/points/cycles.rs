@@ -19,7 +19,7 @@ pub(super) const LISTEN_CLOSE: Point = Point::alone(
     |side| {
         let net = side.net()?;
         let cycle = || net.listen()?.0.close().map_err(Stop::from);
-        side.step("listen and closeListen, for the first times");
+        side.step("the first 50 cycles of listen and closeListen");
         (0..50).try_for_each(|_| cycle())?;
         let before = Holdings::now();
         let cycles = if side.arguments.full { 10_000 } else { 1_000 };
@@ -74,12 +74,12 @@ fn connection_cycles(side: &Side) -> Outcome {
 
 pub(super) const INIT_FINALIZE: Point = Point::alone(
     "init_finalize_cycles",
-    "init and finalize may be called for any number of communicators, one after another and at \
-     once, and leave nothing behind.",
+    "init and finalize may be called for any number of communicators, in sequence or at the same \
+     time, and leave no resources behind.",
     |side| {
         let plugin = side.plugin()?;
         if !plugin.calls.has_contexts() {
-            return skipped(format!("{} has no finalize", plugin.api));
+            return skipped(format!("interface {} has no finalize", plugin.api));
         }
         let cycle = || {
             let (first, second) = (side.init(&plugin)?, side.init(&plugin)?);
@@ -92,7 +92,7 @@ pub(super) const INIT_FINALIZE: Point = Point::alone(
         let before = Holdings::now();
         (0..100).try_for_each(|_| cycle())?;
         std::mem::forget(plugin);
-        before.demand_no_growth(side, "100 times init and finalize")
+        before.demand_no_growth(side, "100 cycles of init and finalize")
     },
 );
 
@@ -114,7 +114,7 @@ pub(super) const FINALIZE_JOINS_THREADS: Point = Point::pair(
 fn finalize_joins_threads(side: &Side) -> Outcome {
     let plugin = side.plugin()?;
     if !plugin.calls.has_contexts() {
-        return skipped(format!("{} has no finalize", plugin.api));
+        return skipped(format!("interface {} has no finalize", plugin.api));
     }
     let before = threads();
     whole_life(side, &plugin)?;
@@ -130,8 +130,8 @@ fn finalize_joins_threads(side: &Side) -> Outcome {
 
 pub(super) const DLCLOSE: Point = Point::pair(
     "dlclose_is_harmless",
-    "NCCL closes the library when its last communicator is gone: the process goes on, and may open \
-     it again.",
+    "NCCL closes the library when its last communicator is gone; the process survives this, and \
+     may open the library again.",
     dlclose,
     dlclose,
 );

@@ -29,17 +29,17 @@ fn several_as_one(side: &Side) -> Outcome {
     }
     side.step("makeVDevice of devices 0 and 1");
     let made = match net.make_device(&PARTS) {
-        None => return skipped("makeVDevice is NULL: NCCL takes devices one by one"),
+        None => return skipped("the plugin has no makeVDevice: NCCL uses devices one by one"),
         Some(Err(refusal)) => {
-            return skipped(format!("{refusal}: NCCL takes these devices one by one"));
+            return skipped(format!("{refusal}: NCCL uses these devices one by one"));
         }
         Some(Ok(made)) => made,
     };
     let now = net.devices()?;
     demand(made >= PARTS.len() as i32 && now > made, || {
         format!(
-            "makeVDevice gave number {made}, and devices {now} after {count}: expected a number \
-             above those of its parts, and a count that includes it"
+            "makeVDevice returned device {made}, and the device count went from {count} to {now}: \
+             expected a number above those of the parts, and a count that includes the new device"
         )
     })?;
     describes(&net, made)?;
@@ -70,13 +70,13 @@ fn describes(net: &Net, made: i32) -> Outcome {
     demand(wrong.is_empty(), || format!("device {made}: {}", wrong.join("; ")))?;
     let (parts, named) = (properties.parts.0, &properties.parts.1);
     demand(parts == 2 && named.starts_with(&PARTS), || {
-        format!("device {made} is made of {PARTS:?}, but vProps says {parts} of {named:?}")
+        format!("device {made} is made of {PARTS:?}, but vProps has ndevs {parts}, devs {named:?}")
     })?;
     for part in PARTS {
         let other = net.on(part).properties()?;
         demand(other.name != properties.name, || {
             let name = other.name.unwrap_or_default();
-            format!("devices {part} and {made}, which is made of it, have the same name, {name}")
+            format!("device {made} and its part, device {part}, have the same name, {name}")
         })?;
     }
     Ok(())
@@ -84,14 +84,14 @@ fn describes(net: &Net, made: i32) -> Outcome {
 
 pub(super) const NO_SUCH_PARTS: Point = Point::alone(
     "no_such_parts",
-    "makeVDevice returns an error for no devices, one that does not exist, or one device twice.",
+    "makeVDevice returns an error for an empty list, an unknown device, or a repeated device.",
     |side| {
         let net = side.net()?;
         let count = net.devices()?;
         for parts in [&[][..], &[0, count], &[-1, 0], &[0, 0]] {
             side.step(&format!("makeVDevice of {parts:?}"));
             let Some(made) = net.make_device(parts) else {
-                return skipped("makeVDevice is NULL");
+                return skipped("the plugin has no makeVDevice");
             };
             demand(made.is_err(), || format!("makeVDevice of {parts:?} returned ncclSuccess"))?;
         }

@@ -29,8 +29,8 @@ const STOPPED: Duration = Duration::from_millis(300);
 
 pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
     "close_in_flight",
-    "A sender that closes as soon as its sends are done loses nothing, however slow the receiver \
-     is: what is on its way is drained, not reset.",
+    "A sender that closes as soon as its sends are done loses no data, even if the receiver is \
+     slow: the connection delivers the data in flight, and is not reset.",
     |side| {
         let net = side.net()?;
         ROUNDS.into_iter().try_for_each(|bytes| receive_late(&Link::open(side, &net)?, bytes))
@@ -105,13 +105,13 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
 /// Sends a signal to the peer, to stop or resume it.
 fn signal(peer: i32, signal: Signal) -> Outcome {
     let sent = Pid::from_raw(peer).map(|peer| kill_process(peer, signal));
-    demand(matches!(sent, Some(Ok(()))), || format!("the receiver could not be sent {signal:?}"))
+    demand(matches!(sent, Some(Ok(()))), || format!("cannot send {signal:?} to the receiver"))
 }
 
 pub(super) const CLOSE_WITH_REQUESTS: Point = Point::pair(
     "close_with_requests_in_flight",
-    "When NCCL aborts, communicators are closed with requests in flight: that does not wait for \
-     the peer.",
+    "Closing a communicator with requests in flight, as NCCL does when it aborts, does not wait \
+     for the peer.",
     close_with_requests,
     close_with_requests,
 );
@@ -137,7 +137,7 @@ fn close_with_requests(side: &Side) -> Outcome {
         let _may_be_refused = side.watch.call("close", || link.comm.close());
         let taken = start.elapsed();
         demand(taken < side.arguments.on_this_machine(CLOSING), || {
-            format!("closing took {} s, expected it not to wait", taken.as_secs_f64())
+            format!("closing took {} s, but must not wait for the peer", taken.as_secs_f64())
         })?;
         if side.role == Role::Sender {
             // Gives the receiver time to close the second connection first.
@@ -188,7 +188,7 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
 pub(super) const SENDER_KILLED: Point = Point::pair(
     "sender_killed",
     "When the sending process is killed, test of a receive returns an error in time, and never \
-     says that it is done.",
+     says that the receive is done.",
     |side| {
         let net = side.net()?;
         let link = Link::open(side, &net)?;
@@ -210,7 +210,7 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
             Some(request) => match net.test(request) {
                 Ok(None) => Ok(None),
                 Ok(Some(_)) => {
-                    demand(false, || "test said that a receive is done that nobody sent".to_owned())
+                    demand(false, || "test reported a message that was never sent".to_owned())
                         .map(|()| None)
                 }
                 Err(refusal) => Ok(Some(refusal)),
@@ -245,7 +245,7 @@ fn open_long(side: &Side) -> Outcome<(Link<'_>, Registered)> {
 pub(super) const RECEIVER_KILLED_WITHIN: Point = Point::pair(
     "receiver_killed_within_a_message",
     "When the receiving process is killed in the middle of a message, test of the send returns an \
-     error in time, or says that it is done.",
+     error in time, or says that the send is done.",
     |side| {
         let (link, memory) = open_long(side)?;
         side.barrier()?;
@@ -259,7 +259,7 @@ pub(super) const RECEIVER_KILLED_WITHIN: Point = Point::pair(
         let sent = link.post_send(&memory.part(0, LONG_BYTES, TAG), "a long message")?;
         side.step("sending to a process that is killed meanwhile");
         let error =
-            side.until("an end, as the receiver is dead", || match link.comm.net.test(sent) {
+            side.until("the send to end (receiver killed)", || match link.comm.net.test(sent) {
                 Ok(done) => Ok(done.map(|_| None)),
                 Err(refusal) => Ok(Some(Some(refusal))),
             })?;
@@ -271,17 +271,18 @@ pub(super) const RECEIVER_KILLED_WITHIN: Point = Point::pair(
 pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
     "sender_killed_within_a_message",
     "When the sending process is killed in the middle of a message, test of the receive returns an \
-     error in time, or says that it is done if all of it is there.",
+     error in time, or says that the receive is done if the whole message has arrived.",
     |side| {
         let (link, memory) = open_long(side)?;
         side.barrier()?;
         let wanted = link.post_receive(&[memory.part(0, LONG_BYTES, TAG)], "a long message")?;
         side.step("receiving from a process that is killed meanwhile");
-        let end =
-            side.until("an end, as the sender is dead", || match link.comm.net.test(wanted) {
+        let end = side.until("the receive to end (sender killed)", || {
+            match link.comm.net.test(wanted) {
                 Ok(done) => Ok(done.map(Ok)),
                 Err(refusal) => Ok(Some(Err(refusal))),
-            })?;
+            }
+        })?;
         match end {
             Ok(_) => memory.memory.verify(LONG_SEED, LONG_BYTES, LONG_BYTES)?,
             Err(error) => side.note(error.to_string()),

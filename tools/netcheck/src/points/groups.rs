@@ -17,7 +17,7 @@ fn open(side: &Side) -> Outcome<(Link<'_>, usize)> {
     let net = side.net()?;
     let receives_max = usize::try_from(net.properties()?.receives_max).unwrap_or(1);
     if receives_max < 2 {
-        return skipped("receives_max is 1, so there are no groups");
+        return skipped("maxRecvs is less than 2: the plugin supports no grouped receives");
     }
     Ok((Link::open(side, &net)?, receives_max.min(GROUP_MAX)))
 }
@@ -72,7 +72,7 @@ fn receive_all(link: &Link, groups: &[Vec<(i32, usize)>]) -> Outcome {
         let group = &groups[index];
         let sizes = flight.finish_oldest(format_args!("group {index}"))?;
         for (at, (tag, seed)) in group.iter().enumerate() {
-            let place = format!("part {at} (tag {tag}) of group {index} of {}", group.len());
+            let place = format!("part {at} of {} (tag {tag}) in group {index}", group.len());
             verify(&memory, ended, *seed, received(&sizes, at, &place)?, &place)?;
             ended += 1;
         }
@@ -98,7 +98,7 @@ fn receive_all(link: &Link, groups: &[Vec<(i32, usize)>]) -> Outcome {
 fn verify(memory: &Registered, slot: usize, seed: usize, bytes: usize, place: &str) -> Outcome {
     let expected = bytes_of(seed);
     demand(bytes == expected, || {
-        format!("test reported {bytes} bytes for {place}, expected the {expected} of send {seed}")
+        format!("test reported {bytes} bytes for {place}, expected {expected} (send {seed})")
     })?;
     let slot = memory.memory.part(slot * STRIDE..(slot + 1) * STRIDE);
     slot.verify(seed as u64, bytes, ROOM).map_err(|stop| stop.of(place, None))
@@ -145,7 +145,7 @@ fn all_lengths(receives_max: usize) -> Plan {
 
 pub(super) const EQUAL_TAGS: Point = Point::pair(
     "equal_tags_in_a_group",
-    "Receives of a group with the same tag get the sends with that tag in the order of posting.",
+    "Receives with equal tags in a group get the sends with that tag in the order of posting.",
     |side| receive(side, equal_tags),
     |side| send(side, equal_tags),
 );
@@ -181,10 +181,10 @@ pub(super) const WRONG_TAG_WAITS: Point = Point::pair(
         let (link, _) = open(side)?;
         let memory = link.memory(2 * STRIDE)?;
         side.step("irecv with tag 9");
-        let request = link.post_receive(&[memory.part(0, ROOM, 9)], "tag 9")?;
+        let request = link.post_receive(&[memory.part(0, ROOM, 9)], "the receive with tag 9")?;
         side.barrier()?;
         let sizes = link.finish(request, "the receive with tag 9")?;
-        verify(&memory, 0, 90, received(&sizes, 0, "tag 9")?, "the receive with tag 9")?;
+        verify(&memory, 0, 90, received(&sizes, 0, "the receive")?, "the receive with tag 9")?;
         side.step("irecv with tag 7");
         let bytes = link.receive(memory.part(STRIDE, ROOM, 7), "the receive with tag 7")?;
         verify(&memory, 1, 70, bytes, "the receive with tag 7")?;
@@ -194,7 +194,7 @@ pub(super) const WRONG_TAG_WAITS: Point = Point::pair(
     |side| {
         let (link, _) = open(side)?;
         side.barrier()?;
-        side.step("isend with tag 7, while tag 9 is posted; then tag 9");
+        side.step("isend with tag 7, then tag 9, while only irecv with tag 9 is posted");
         send_all(&link, &[(7, 70), (9, 90)])?;
         side.barrier()?;
         link.close()

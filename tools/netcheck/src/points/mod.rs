@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_point_but_the_first_rests_on_an_earlier_one() {
+    fn every_point_but_the_first_depends_on_an_earlier_one() {
         for (at, point) in ALL.iter().enumerate() {
             let is_earlier = |name| ALL[..at].iter().any(|other| other.name == name);
             assert!(point.depends_on.map_or(at == 0, is_earlier), "{}", point.name);

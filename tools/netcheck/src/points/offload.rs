@@ -12,8 +12,8 @@ use crate::stop::{Outcome, demand, failed, skipped};
 
 pub(super) const DEVICE_HANDLES: Point = Point::pair(
     "device_handles",
-    "connect and accept leave the device handle NULL, or give one of the type and version that \
-     getProperties names.",
+    "connect and accept leave the device handle NULL, or return one of the type and version that \
+     getProperties reports.",
     device_handles,
     device_handles,
 )
@@ -65,7 +65,7 @@ fn device_registration(side: &Side) -> Outcome {
     match link.comm.device_registration(memory.registration) {
         None => return failed("netDeviceType is not HOST, but getDeviceMr is NULL"),
         Some(device) => {
-            demand(device? != 0, || "getDeviceMr returned ncclSuccess and gave nothing".to_owned())?
+            demand(device? != 0, || "getDeviceMr returned ncclSuccess but no handle".to_owned())?
         }
     }
     link.comm.deregister(memory.registration)?;
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_handle_is_that_of_the_properties_or_none() {
+    fn a_device_handle_is_absent_or_matches_the_properties() {
         let (host, unpack) = ((DEVICE_HOST, 0), (1, 7));
         assert!([host, unpack].iter().all(|named| wrong_handle(*named, None).is_none()));
         assert_eq!(wrong_handle(unpack, Some(unpack)), None);

@@ -84,7 +84,7 @@ fn register_until(is_over: &AtomicBool, link: &Link, shared: Memory, at: usize) 
 
 pub(super) const FROM_OTHER_COMM: Point = Point::pair(
     "registration_from_other_comm",
-    "Where regIsGlobal is 1, memory registered with one communicator serves another of the device.",
+    "Where regIsGlobal is 1, communicators of one device may use each other's registered memory.",
     from_other_comm,
     from_other_comm,
 );
@@ -97,11 +97,11 @@ fn from_other_comm(side: &Side) -> Outcome {
     let (first, second) = (Link::open(side, &net)?, Link::open(side, &net)?);
     let stream = Stream::of_odd_sizes(40, 100_000, 1);
     let ring = first.memory(stream.stride() * stream.in_flight)?;
-    side.step("transfers on the second communicator, in memory of the first");
+    side.step("transfers on the second communicator, in memory registered with the first");
     transfer(&second, &stream, &ring)?;
     side.barrier()?;
     second.close()?;
-    side.step("transfers on the first, when the second is closed");
+    side.step("transfers on the first communicator, after the second was closed");
     transfer(&first, &stream, &ring)?;
     first.comm.deregister(ring.registration)?;
     side.barrier()?;
@@ -117,8 +117,8 @@ fn transfer(link: &Link, stream: &Stream, ring: &Registered) -> Outcome {
 
 pub(super) const PARTS_AND_OVERLAPS: Point = Point::pair(
     "registration_parts_and_overlaps",
-    "A transfer may use any part of a registration; registrations may overlap, and the end of one \
-     leaves the others as they are.",
+    "A transfer may use any part of a registration; registrations may overlap, and deregistering \
+     one leaves the others usable.",
     parts_and_overlaps,
     parts_and_overlaps,
 );
@@ -158,9 +158,9 @@ fn parts_and_overlaps(side: &Side) -> Outcome {
     message(&small, 0, 1, "a registration of one byte")?;
     link.comm.deregister(small.registration)?;
     link.comm.deregister(again.registration)?;
-    message(&whole, 6000, 3000, "a registration, when its twin is gone")?;
+    message(&whole, 6000, 3000, "a registration whose duplicate has ended")?;
     link.comm.deregister(whole.registration)?;
-    message(&middle, 1000, 3000, "a registration, when the one around it is gone")?;
+    message(&middle, 1000, 3000, "a registration whose enclosing one has ended")?;
     link.comm.deregister(middle.registration)?;
     side.barrier()?;
     link.close()
@@ -168,8 +168,8 @@ fn parts_and_overlaps(side: &Side) -> Outcome {
 
 pub(super) const DEREGISTER_IN_FLIGHT: Point = Point::pair(
     "deregister_with_requests_in_flight",
-    "When NCCL aborts, deregMr comes with requests in flight, then the communicator is closed: \
-     neither hangs, and others go on.",
+    "When NCCL aborts, it calls deregMr with requests in flight, then closes the communicator: \
+     neither call hangs, and other connections still work.",
     deregister_in_flight,
     deregister_in_flight,
 );
@@ -211,8 +211,8 @@ fn abandon(side: &Side, name: &'static str, call: impl FnOnce() -> Outcome) -> O
 
 pub(super) const DMA_BUF_REGISTRATION: Point = Point::pair(
     "dma_buf_registration",
-    "Where ptrSupport has DMABUF there is a regMrDmaBuf: it refuses a number that is no \
-     descriptor, leaves closing to NCCL, and transfers go on.",
+    "Where ptrSupport has DMABUF, regMrDmaBuf exists, refuses a number that is no descriptor, and \
+     does not close the descriptor; transfers still work.",
     dma_buf,
     dma_buf,
 );
@@ -224,26 +224,24 @@ fn dma_buf(side: &Side) -> Outcome {
     }
     let link = Link::open(side, &net)?;
     let memory = Memory::new(1 << 16);
-    side.step("regMrDmaBuf of descriptor -1");
+    side.step("regMrDmaBuf with descriptor -1");
     match link.comm.register_dma_buf(memory, -1) {
         None => return failed("ptrSupport has DMABUF (4), but regMrDmaBuf is NULL"),
         Some(Err(_refused)) => {}
         Some(Ok(_)) => {
-            return failed(
-                "regMrDmaBuf accepted descriptor -1, so it does not use the memory of a descriptor",
-            );
+            return failed("regMrDmaBuf accepted descriptor -1, so it ignores the descriptor");
         }
     }
-    side.step("regMrDmaBuf of a descriptor of something else");
+    side.step("regMrDmaBuf with the descriptor of /dev/null, which is no DMA-BUF");
     let file = std::fs::File::open("/dev/null");
-    let file = file.map_err(|error| Stop::Skipped(format!("/dev/null: {error}")))?;
+    let file = file.map_err(|error| Stop::Skipped(format!("cannot open /dev/null: {error}")))?;
     if let Some(Ok(registration)) = link.comm.register_dma_buf(memory, file.as_raw_fd()) {
         link.comm.deregister(registration)?;
     }
     if file.metadata().is_err() {
         // The descriptor is not closed again: another file may soon have its number.
         let _not_closed_again = file.into_raw_fd();
-        return failed("regMrDmaBuf closed the descriptor, which NCCL does");
+        return failed("regMrDmaBuf closed the descriptor: only NCCL may close it");
     }
     exchange(&link)
 }

@@ -101,7 +101,7 @@ fn take_all(
 
 pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
     "optional_completion",
-    "irecv called with the hint 0x1 in *request replaces it by a request or NULL.",
+    "If *request has the hint 0x1, irecv replaces the hint by a request or NULL.",
     |side| {
         if side.plugin()?.api < Api::V9 {
             return skipped("the hint came with version 9");
@@ -206,7 +206,7 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
                 format!("test reported {bytes} bytes received, expected {BYTES}")
             })?;
             demand(sizes[1..].iter().all(|size| *size == i32::MIN), || {
-                "test wrote behind the one size that a receive of one buffer has".to_owned()
+                "test wrote more than one size, although the receive has one buffer".to_owned()
             })?;
         }
         side.barrier()?;
@@ -339,8 +339,8 @@ fn finish_without_sizes(side: &Side, net: &Net, request: Opaque, what: &str) -> 
 
 pub(super) const PROFILED: Point = Point::pair(
     "profiled_requests",
-    "A profiler given to init, and events given to isend and irecv, do no harm; what the profiler \
-     is told belongs to these events.",
+    "A profiler given to init, and events given to isend and irecv, do no harm; the plugin \
+     reports only these events to the profiler.",
     profiled,
     profiled,
 );

@@ -33,7 +33,7 @@ fn idle(side: &Side) -> Outcome {
     let before = computed();
     std::thread::sleep(Duration::from_secs(1));
     let percent = computed().saturating_sub(before).as_secs_f64() * 100.0;
-    side.note(format!("{}: {percent:.1} %", side.role.name()));
+    side.note(format!("{}: {percent:.1} % of a processor", side.role.name()));
     let percent_max = (5.0 * side.arguments.slowness()).min(50.0);
     demand(percent < percent_max, || {
         format!("the plugin burnt {percent:.1} % of a processor with nothing to do")
@@ -87,10 +87,10 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
         let net = side.net()?;
         let count = net.devices()?;
         for device in [-1, count, i32::MAX] {
-            side.step(&format!("device {device} of {count}"));
+            side.step(&format!("getProperties, listen and connect for device {device} of {count}"));
             let refusal = |call: &str, is_refused: bool| {
                 demand(is_refused, || {
-                    format!("{call} of device {device} of {count} returned ncclSuccess")
+                    format!("{call} succeeded for device {device}; the plugin has {count}")
                 })
             };
             let net = net.on(device);
@@ -108,7 +108,7 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
 
 pub(super) const REQUEST_AFTER_COMPLETION: Point = Point::pair(
     "request_after_completion",
-    "test of a request that was done already returns an error, and does not say done again.",
+    "test returns an error for a request that it has already reported as done.",
     after_completion,
     after_completion,
 )
@@ -124,18 +124,18 @@ fn after_completion(side: &Side) -> Outcome {
         Role::Sender => link.post_send(&part, "the message")?,
     };
     link.finish(request, "the message")?;
-    side.step("test, after it said done");
+    side.step("test of a request that was already reported as done");
     let (result, done) = net.calls.test(request, None);
     demand(result != NcclResult::SUCCESS, || match done {
-        0 => "test of a request that was done returned ncclSuccess and not done".to_owned(),
-        _ => "test said done twice for one request".to_owned(),
+        0 => "test returned ncclSuccess and \"not done\" for a request that was done".to_owned(),
+        _ => "test reported the same request as done twice".to_owned(),
     })?;
     exchange(&link)
 }
 
 pub(super) const DOUBLE_CLOSE: Point = Point::pair(
     "double_close",
-    "Closing what is closed, or using it, returns an error.",
+    "Closing or using a listener or a communicator that is closed returns an error.",
     double_close,
     double_close,
 )
@@ -153,7 +153,7 @@ fn double_close(side: &Side) -> Outcome {
     side.barrier()?;
     link.close()?;
     side.step("closing a communicator for the second time");
-    demand(link.comm.close().is_err(), || "a communicator was closed twice".to_owned())?;
+    demand(link.comm.close().is_err(), || "closing one communicator succeeded twice".to_owned())?;
     side.step("regMr, with a closed communicator");
     demand(link.comm.register(Memory::new(64)).is_err(), || {
         "regMr succeeded with a closed communicator".to_owned()

@@ -15,8 +15,8 @@ use crate::stop::{Outcome, Stop, demand, skipped};
 
 pub(super) const LOADS_AND_NAMES: Point = Point::alone(
     LOADS,
-    "dlopen finds a table of functions with a name and no mandatory function missing; init \
-     succeeds. If devices gives 0, nothing more is tried.",
+    "dlopen finds a table of functions that has a name and all mandatory functions; init succeeds. \
+     If devices reports 0, no other point is tried.",
     loads_and_names,
 )
 .depending_on(None);
@@ -26,7 +26,7 @@ fn loads_and_names(side: &Side) -> Outcome {
     side.step("reading the name, before init");
     let name = plugin.calls.name();
     let name = name.ok_or_else(|| {
-        Stop::Failed("the table's name is NULL, expected one: NCCL reads it before init".into())
+        Stop::Failed("the name in the plugin's table is NULL, but NCCL reads it before init".into())
     })?;
     demand(!name.is_empty() && name.chars().all(|c| c.is_ascii_graphic()), || {
         format!("the name {name:?} cannot be given in NCCL_NET: expected visible ASCII")
@@ -42,7 +42,7 @@ fn loads_and_names(side: &Side) -> Outcome {
 
 pub(super) const PROPERTIES: Point = Point::alone(
     "properties",
-    "getProperties fills every field for each device, within what NCCL accepts.",
+    "getProperties fills every field of each device with a value that NCCL accepts.",
     |side| {
         let net = side.net()?;
         let mut seen: Vec<Properties> = Vec::new();
@@ -90,7 +90,8 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
         (
             memory_kinds & HOST != 0 && memory_kinds & !(HOST | CUDA | DMA_BUF) == 0,
             format!(
-                "ptrSupport is {memory_kinds:#x}, expected HOST (1), with CUDA (2), DMABUF (4)"
+                "ptrSupport is {memory_kinds:#x}, expected HOST (1), alone or with CUDA (2), \
+                 DMABUF (4) or both"
             ),
         ),
         (
@@ -101,8 +102,11 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
             is_flag(properties.force_flush),
             format!("forceFlush is {}, expected 0 or 1", properties.force_flush),
         ),
-        (properties.speed_mbps > 0, format!("speed is {} Mb/s", properties.speed_mbps)),
-        (properties.port >= 0, format!("port is {}", properties.port)),
+        (
+            properties.speed_mbps > 0,
+            format!("speed is {} Mb/s, expected 1 or more", properties.speed_mbps),
+        ),
+        (properties.port >= 0, format!("port is {}, expected 0 or more", properties.port)),
         (
             latency_us.is_finite() && latency_us >= 0.0,
             format!("latency is {latency_us} us, expected 0 or more"),
@@ -125,7 +129,7 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
         ),
         (
             (1..=parts_max).contains(&parts) && (parts > 1 || part == Some(device)),
-            format!("vProps has {parts} devices, first {part:?}, expected 1, which is {device}"),
+            format!("vProps has {parts} devices, first {part:?}; expected only device {device}"),
         ),
         (
             (1..=nccl_net_abi::TRANSFER_BYTES_MAX).contains(&transfer),
@@ -152,7 +156,7 @@ fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     let is_pci = subsystem.is_ok_and(|subsystem| subsystem.ends_with("pci"));
     let name = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     (is_pci && !is_bus_id(name)).then(|| {
-        format!("pciPath is {path}, expected a bus id at its end, such as 0000:3b:00.0, for NCCL")
+        format!("pciPath is {path}, but NCCL expects a bus id such as 0000:3b:00.0 at its end")
     })
 }
 
@@ -167,7 +171,7 @@ fn is_bus_id(name: &str) -> bool {
 
 pub(super) const DEVICES_STABLE: Point = Point::alone(
     "devices_stable",
-    "devices and getProperties say the same whenever they are called.",
+    "devices and getProperties return the same at every call.",
     |side| {
         let net = side.net()?;
         let count = net.devices()?;
@@ -176,7 +180,7 @@ pub(super) const DEVICES_STABLE: Point = Point::alone(
         let (listener, _) = net.listen()?;
         for _ in 0..100 {
             let now = net.devices()?;
-            demand(now == count, || format!("devices gave {count}, later {now}"))?;
+            demand(now == count, || format!("the number of devices was {count}, later {now}"))?;
         }
         let after: Vec<Properties> = all().collect::<Result<_, _>>()?;
         let changed = before.iter().zip(&after).position(|(before, after)| before != after);
@@ -190,7 +194,7 @@ pub(super) const DEVICES_STABLE: Point = Point::alone(
 
 pub(super) const ATTRIBUTES_ACCEPTED: Point = Point::alone(
     "attributes_accepted",
-    "A traffic class at init and hints by setNetAttr are taken or ignored, not refused.",
+    "init accepts a traffic class, and setNetAttr accepts hints; the plugin may ignore both.",
     |side| {
         let net = side.net()?;
         if side.plugin()?.api >= Api::V11 {
@@ -215,10 +219,10 @@ pub(super) const ATTRIBUTES_ACCEPTED: Point = Point::alone(
                 protocols: 4,
             };
             match net.set_attributes(attributes) {
-                None => return skipped("setNetAttr is NULL, as it may be"),
+                None => return skipped("setNetAttr is NULL, which is allowed"),
                 Some(NcclResult::SUCCESS) => {}
                 Some(result) => demand(false, || {
-                    format!("setNetAttr is a hint, but returned {}", result.name())
+                    format!("setNetAttr returned {}, but must not refuse hints", result.name())
                 })?,
             }
         }
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn bus_ids_are_known() {
+    fn bus_ids_are_recognised() {
         assert!(["0000:3b:00.0", "10000:e1:1f.7"].iter().all(|name| is_bus_id(name)));
         for name in ["", "3b:00.0", "0000:3b:00", "0000:3b:00.00", "0000:3b:0g.0", "device"] {
             assert!(!is_bus_id(name), "{name}");

@@ -151,15 +151,15 @@ pub(super) const BAD_HANDLE: Point = Point::pair(
             ("zeros", vec![0; HANDLE_BYTES]),
             ("ones", vec![0xFF; HANDLE_BYTES]),
             ("noise", noise(91).collect()),
-            ("the complement of a good one", good.iter().map(|byte| !byte).collect()),
+            ("the inverted bits of a valid handle", good.iter().map(|byte| !byte).collect()),
         ];
         for (what, handle) in bad {
-            side.step(&format!("connect with a handle of {what}"));
+            side.step(&format!("connect with a handle made of {what}"));
             let mut dial = net.dial(&handle);
             side.poll_for(A_WHILE, || match side.promptly("connect", || dial.try_poll())? {
                 Ok(None) => Ok(false),
                 Err(_) => Ok(true),
-                Ok(Some(_)) => failed(format!("connect made a communicator of {what}")),
+                Ok(Some(_)) => failed(format!("connect succeeded with a handle made of {what}")),
             })?;
         }
         exchange(&Link::to(side, &net, &good)?)
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_the_kernel_are_read() {
+    fn addresses_from_the_kernel_are_parsed() {
         let (local, all) = ("0100007F:1F90", "00000000000000000000000000000000:0050");
         assert_eq!(address(local), Some("127.0.0.1:8080".parse().unwrap()));
         assert_eq!(address(all), Some("[::1]:80".parse().unwrap()));

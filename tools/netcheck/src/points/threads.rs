@@ -45,8 +45,8 @@ fn four_threads(side: &Side) -> Outcome {
 
 pub(super) const CALLS_FROM_OTHER_THREADS: Point = Point::pair(
     "calls_from_other_threads",
-    "Any thread may use what another has made: NCCL connects, registers and transfers in different \
-     threads.",
+    "Any thread may use objects that another thread created: NCCL connects, registers and \
+     transfers in different threads.",
     |side| {
         let net = elsewhere(|| side.net())?;
         let (listener, handle) = elsewhere(|| net.listen())?;

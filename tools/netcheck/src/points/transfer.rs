@@ -48,8 +48,8 @@ fn run(side: &Side, stream: &Stream) -> Outcome {
 
 pub(super) const SEND_RECEIVE: Point = Point::pair(
     "send_receive",
-    "Messages of any size arrive whole, in receives of just that size, and nothing is written \
-     behind them.",
+    "Messages of any size arrive whole in receives of exactly that size, and nothing past the \
+     receive buffer is written.",
     send_receive,
     send_receive,
 );
@@ -81,14 +81,14 @@ fn large(side: &Side) -> Outcome {
     let bytes = if side.arguments.full { 1 << 30 } else { 256 << 20 };
     let bytes_max = side.net()?.properties()?.transfer_bytes_max;
     if bytes > bytes_max {
-        return skipped(format!("the plugin takes {bytes_max} bytes at most"));
+        return skipped(format!("the plugin takes at most {bytes_max} bytes in one transfer"));
     }
     run(side, &Stream { in_flight: 1, ..Stream::of(1, bytes) })
 }
 
 pub(super) const ZERO_SIZES: Point = Point::pair(
     "zero_sizes",
-    "Messages of no bytes are messages: they arrive, keep their place, and have size 0.",
+    "Messages of 0 bytes arrive in order among the others, and test reports size 0 for them.",
     |side| run(side, &zero_sizes()),
     |side| run(side, &zero_sizes()),
 );
@@ -170,9 +170,9 @@ pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(
     |side| {
         let net = side.net()?;
         let link = Link::open(side, &net)?;
-        side.step("receiving what the sender never tests");
+        side.step("receiving messages whose sends are not tested");
         Stream { in_flight: UNTESTED, ..Stream::of(UNTESTED, 4096) }.receive(&link)?;
-        side.step("all has arrived");
+        side.step("all messages have arrived");
         side.barrier()?;
         side.barrier()?;
         link.close()
@@ -188,9 +188,9 @@ pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(
             part.memory.fill(1 + index as u64);
             requests.push(link.post_send(&part, format_args!("message {index}"))?);
         }
-        side.step("waiting for the receiver to have all, without any test");
+        side.step("waiting, without calling test, until the receiver has all messages");
         side.barrier()?;
-        side.step("test, when all has arrived");
+        side.step("test, after all messages have arrived");
         for request in requests {
             link.finish(request, "a message that has arrived")?;
         }

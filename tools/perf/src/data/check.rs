@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn an_average_may_be_off_by_its_arithmetic_and_no_more() {
+    fn an_average_may_differ_only_by_its_arithmetic_error() {
         let average = recipe(DataType::Float32, ReduceOp::Avg, 3);
         let third = 1.0_f32 / 3.0;
         assert!(accepts_f32(average, third.next_up(), 1.0 / 3.0));
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_may_differ() {
+    fn results_other_than_inexact_averages_must_match() {
         let up = 1.0_f32.next_up();
         assert!(!accepts_f32(recipe(DataType::Float32, ReduceOp::Avg, 4), up, 1.0));
         assert!(!accepts_f32(recipe(DataType::Float32, ReduceOp::Sum, 3), up, 1.0));
@@ -71,6 +71,6 @@ mod tests {
             accepts(average, &byte(actual), &byte(true_value), Some(true_value))
         };
         assert!(!accepted(1.125, 1.0 + 0.02));
-        assert!(accepted(1.125, 1.0625), "the tie went to 1.0, but 1.125 is as near");
+        assert!(accepted(1.125, 1.0625), "the tie rounds to 1.0; 1.125 is as near and must pass");
     }
 }

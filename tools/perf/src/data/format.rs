@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_and_integers_are_themselves() {
+    fn doubles_and_integers_keep_their_values() {
         let double = FloatFormat::of(DataType::Float64).unwrap();
         for value in [1.0, -0.1, 1e300, 1e-300, 0.0] {
             assert_eq!(double.encode(value), value.to_bits());

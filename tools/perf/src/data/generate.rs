@@ -261,7 +261,10 @@ mod tests {
                         let expected = recipe.reduced(index);
                         for first in [0, 1, ranks / 2] {
                             let got = stepwise(recipe, format, first, index);
-                            assert_eq!(got, expected.bits, "{recipe:?} {index} from {first}");
+                            assert_eq!(
+                                got, expected.bits,
+                                "{recipe:?}: element {index} differs if rank {first} comes first"
+                            );
                         }
                     }
                 }
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_a_rank_shows() {
+    fn losing_a_rank_changes_the_result() {
         for data_type in DataType::ALL {
             for op in ReduceOp::ALL {
                 for ranks in [2, 3, 8, 17] {
@@ -288,7 +291,7 @@ mod tests {
                             without.bits != all.reduced(index).bits
                         })
                         .count();
-                    assert!(differing > 10, "{all:?}: {differing} of 500");
+                    assert!(differing > 10, "{all:?}: only {differing} of 500 results differ");
                 }
             }
         }
@@ -304,14 +307,14 @@ mod tests {
                     let sum: i128 = (0..ranks)
                         .map(|r| integer(data_type, recipe.input(u64::from(r), index)).abs())
                         .sum();
-                    assert!(sum <= largest, "{recipe:?}: {sum}");
+                    assert!(sum <= largest, "{recipe:?}: the sum is {sum}");
                 }
             }
         }
     }
 
     #[test]
-    fn scalars_are_elements() {
+    fn premul_scalars_are_elements() {
         assert_eq!(premul_scalar(DataType::Float32, 1)[..4], 2.0_f32.to_ne_bytes());
         assert_eq!(premul_scalar(DataType::Int64, 2), 1_i64.to_ne_bytes());
         assert_eq!(premul_scalar(DataType::Float8E4m3, 0)[0], 0x38);

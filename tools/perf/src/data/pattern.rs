@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_filled_from_nothing() {
+    fn an_empty_table_suits_an_empty_buffer() {
         let recipe = Recipe { data_type: DataType::Uint8, op: None, ranks: 1, repetition: 0 };
         let table = Table::of_input(recipe, 0, 0);
         table.fill(&mut [], 0);

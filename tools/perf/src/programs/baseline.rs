@@ -133,7 +133,10 @@ pub enum BaselineError {
         problem: String,
     },
     /// Baseline of another setting.
-    #[error("the baseline {} is of {was}, and this run is of {is}; {remedy}", file.display())]
+    #[error(
+        "the baseline {} was measured with {was}, but this run has {is}; {remedy}",
+        file.display()
+    )]
     Other {
         /// Path of the file.
         file: PathBuf,
@@ -176,13 +179,13 @@ impl Lines {
         }
         self.line += 1;
         if line.last() != Some(&b'\n') {
-            return Err(self.damaged("the line is cut, or too long"));
+            return Err(self.damaged("the line is cut off, or too long"));
         }
         // The line number in serde_json's error is useless: the text is one line.
         let value = serde_json::from_slice(&line).map_err(|error| {
             let text = error.to_string();
             let reason = text.split(" at line ").next().unwrap_or_default();
-            self.damaged(format!("no line of a baseline: {reason} (column {})", error.column()))
+            self.damaged(format!("not a line of a baseline: {reason} (column {})", error.column()))
         })?;
         Ok(Some(value))
     }
@@ -199,20 +202,20 @@ impl Baseline {
         let head = head.ok_or_else(|| lines.damaged("the file is empty"))?;
         if head.baseline != FORM {
             let form = head.baseline;
-            return Err(lines.damaged(format!("the form of the file is {form}, and not {FORM}")));
+            return Err(lines.damaged(format!("the file has format {form}, expected {FORM}")));
         }
         fits(file, &head.setting, request)?;
         let mut paths = Vec::new();
         for (from, to) in request.pairs() {
             let path: Option<PathTimes> = lines.next()?;
             let path = path.ok_or_else(|| {
-                lines.damaged(format!("the file ends before the path from {from} to {to}"))
+                lines.damaged(format!("the file ends before the path from rank {from} to {to}"))
             })?;
             if (path.from, path.to) != (from, to) {
                 let (is_from, is_to) = (path.from, path.to);
                 return Err(lines.damaged(format!(
-                    "this is the path from {is_from} to {is_to}; expected the path from {from} \
-                     to {to}"
+                    "this is the path from rank {is_from} to {is_to}; expected the path from rank \
+                     {from} to {to}"
                 )));
             }
             for samples in [&path.latency_us, &path.bandwidth_us] {
@@ -222,7 +225,7 @@ impl Baseline {
         }
         match lines.next::<serde::de::IgnoredAny>()? {
             None => Ok(Baseline { head, paths }),
-            Some(_) => Err(lines.damaged("there is more after the last path")),
+            Some(_) => Err(lines.damaged("the file goes on after the last path")),
         }
     }
 
@@ -267,10 +270,10 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
 fn check(samples: &[f64]) -> Result<(), String> {
     if samples.is_empty() || samples.len() > ROUNDS_MAX as usize {
         let count = samples.len();
-        return Err(format!("{count} samples, where there are 1 to {ROUNDS_MAX} of each kind"));
+        return Err(format!("the path has {count} samples of a kind, expected 1 to {ROUNDS_MAX}"));
     }
     match samples.iter().find(|time| !(time.is_finite() && **time > 0.0)) {
-        Some(time) => Err(format!("{time} us is no time")),
+        Some(time) => Err(format!("{time} us is not a valid time")),
         None => Ok(()),
     }
 }
@@ -284,21 +287,23 @@ fn fits(file: &Path, was: &Setting, is: &Setting) -> Result<(), BaselineError> {
         ranks => format!("{ranks} ranks"),
     };
     if was.hosts.len() != is.hosts.len() {
-        let remedy = "start as many, or measure these with --save-baseline".to_owned();
+        let remedy =
+            "start the same number of ranks, or measure anew with --save-baseline".to_owned();
         return other(ranks(was), ranks(is), remedy);
     }
     let differs = was.hosts.iter().zip(&is.hosts).position(|(was, is)| was != is);
     if let Some(rank) = differs {
         return other(
-            format!("a rank {rank} on {}", was.hosts[rank]),
-            format!("a rank {rank} on {}", is.hosts[rank]),
-            "start the ranks on the same hosts in the same order, or measure these with \
+            format!("rank {rank} on {}", was.hosts[rank]),
+            format!("rank {rank} on {}", is.hosts[rank]),
+            "start the ranks on the same hosts in the same order, or measure anew with \
              --save-baseline"
                 .to_owned(),
         );
     }
     if was.transport != is.transport {
-        let remedy = format!("choose --transport {}, or measure anew", was.transport);
+        let remedy =
+            format!("choose --transport {}, or measure anew with --save-baseline", was.transport);
         let name = |setting: &Setting| format!("the transport {}", setting.transport);
         return other(name(was), name(is), remedy);
     }
@@ -363,18 +368,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_told_with_its_line() {
+    fn damage_is_reported_with_its_line() {
         for (from, to, words) in [
-            ("\"baseline\":1", "\"baseline\":2", "FILE:1: the form of the file is 2"),
-            ("\"baseline\":1", "\"bassline\":1", "FILE:1: no line of a baseline: "),
-            ("\"from\":0,\"to\":2", "\"from\":0,\"to\":1", "FILE:3: this is the path from 0 to 1"),
-            ("\"from\":1,\"to\":0", "\"from\":-1,\"to\":0", "FILE:4: no line of a baseline"),
-            ("[1.5,", "[-1.5,", "FILE:2: -1.5 us is no time"),
-            ("[1.5,", "[0,", "FILE:2: 0 us is no time"),
-            ("[1.5,", "[1e999,", "FILE:2: no line of a baseline: number out of range"),
-            ("[1.5,", "[null,", "FILE:2: no line of a baseline: invalid type: null"),
-            ("[1.5,2.25,0.1]", "[]", "FILE:2: 0 samples"),
-            ("\"latency_us\"", "\"latency\"", "FILE:2: no line of a baseline: unknown field"),
+            ("\"baseline\":1", "\"baseline\":2", "FILE:1: the file has format 2"),
+            ("\"baseline\":1", "\"bassline\":1", "FILE:1: not a line of a baseline: "),
+            ("\"from\":0,\"to\":2", "\"from\":0,\"to\":1", "FILE:3: this is the path from rank 0"),
+            ("\"from\":1,\"to\":0", "\"from\":-1,\"to\":0", "FILE:4: not a line of a baseline"),
+            ("[1.5,", "[-1.5,", "FILE:2: -1.5 us is not a valid time"),
+            ("[1.5,", "[0,", "FILE:2: 0 us is not a valid time"),
+            ("[1.5,", "[1e999,", "FILE:2: not a line of a baseline: number out of range"),
+            ("[1.5,", "[null,", "FILE:2: not a line of a baseline: invalid type: null"),
+            ("[1.5,2.25,0.1]", "[]", "FILE:2: the path has 0 samples"),
+            ("\"latency_us\"", "\"latency\"", "FILE:2: not a line of a baseline: unknown field"),
         ] {
             let error = changed("damaged", |text| text.replacen(from, to, 1), &setting());
             let error = error.expect_err(to);
@@ -392,24 +397,24 @@ mod tests {
             let keep = |text: String| text.split_inclusive('\n').take(count).collect::<String>();
             changed("lines", keep, &setting()).unwrap_err()
         };
-        assert!(lines(5).starts_with("FILE:5: the file ends before the path from 2 to 0"));
+        assert!(lines(5).starts_with("FILE:5: the file ends before the path from rank 2 to 0"));
         let more = |text: String| text + "{}\n";
-        assert!(changed("more", more, &setting()).unwrap_err().contains("FILE:8: there is more"));
+        assert!(changed("more", more, &setting()).unwrap_err().contains("FILE:8: the file goes"));
         let bytes = |text: String| text.replacen("n1", "\u{0}", 1);
         assert!(changed("bytes", bytes, &setting()).is_err());
     }
 
     #[test]
-    fn what_is_of_something_else_is_refused_with_a_remedy() {
+    fn a_baseline_of_another_setting_is_refused_with_a_remedy() {
         let with = |change: &dyn Fn(&mut Setting)| {
             let mut request = setting();
             change(&mut request);
             changed("other", |text| text, &request).unwrap_err()
         };
         let error = with(&|request| drop(request.hosts.pop()));
-        assert!(error.contains("is of 3 ranks, and this run is of 2 ranks; start as many"));
+        assert!(error.contains("with 3 ranks, but this run has 2 ranks; start the same"));
         let error = with(&|request| request.hosts.swap(1, 2));
-        assert!(error.contains("a rank 1 on n0, and this run is of a rank 1 on n1"), "{error}");
+        assert!(error.contains("with rank 1 on n0, but this run has rank 1 on n1; "), "{error}");
         let error = with(&|request| request.transport = "another".to_owned());
         assert!(error.contains("choose --transport tcp"), "{error}");
         let error = with(&|request| request.bandwidth_bytes = 1);
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_none_are_refused() {
+    fn files_that_are_no_baseline_are_refused() {
         for file in ["/no/such/file", "/tmp", "/dev/zero"] {
             let error = Baseline::read(Path::new(file), &setting()).unwrap_err().to_string();
             assert!(error.contains(file), "{error}");

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wider_or_narrower_than_a_host_is_named() {
+    fn groups_wider_or_narrower_than_a_host_are_named() {
         assert_eq!(told(&FOUR, &[], |_, _| true), ["all paths 56/56"]);
         let between = |from: Rank, to: Rank| from / 2 != to / 2;
         assert_eq!(told(&FOUR, &[], between), ["the network between all hosts 48/48"]);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_named_and_single_paths_are_not() {
+    fn several_culprits_are_named_and_single_paths_are_not() {
         let of = |rank: Rank, host: Rank| rank / 2 == host;
         let two = |from: Rank, to: Rank| {
             from / 2 != to / 2 && (of(from, 0) || of(to, 0) || of(from, 3) && of(to, 2))

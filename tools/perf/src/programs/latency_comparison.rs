@@ -21,7 +21,7 @@ use ccl_traffic::bus_factor;
 /// Flags of this program.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Extra {
-    /// Number of messages that the large one is cut into
+    /// Number of small messages into which the large message is cut
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub pieces: u32,
@@ -54,13 +54,13 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<Vec<Comparison>, SubjectError> {
     let (Choice::One(data_type), Choice::One(op)) = (options.data_type, options.op) else {
-        let problem = "this program compares one type and one operator; give -d and -o a name";
+        let problem = "this program compares one type and one operator; -d and -o cannot be all";
         return Err(Refused(problem.to_owned()).into());
     };
     let pieces = extra.pieces as usize;
     if options.min_bytes / data_type.bytes() < pieces {
         let least = pieces * data_type.bytes();
-        let problem = format!("-b is too small for {pieces} messages; give at least {least}");
+        let problem = format!("-b is too small for {pieces} messages; give {least} bytes or more");
         return Err(Refused(problem).into());
     }
     let mut stage = Stage::new(program, options, options.max_bytes, subject, out)?;

@@ -31,14 +31,14 @@ const ROUNDS: u32 = 20;
 /// Flags of this program.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Extra {
-    /// Measure every pair this many times, in turns [default: 1, or 20 with a baseline]
+    /// Number of rounds; each measures every pair once [default: 1, or 20 with a baseline]
     #[arg(long, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub rounds: Option<u32>,
-    /// Keep every round's times of every path in this file
+    /// Save the times of every path and round to this file
     #[arg(long, value_name = "FILE", value_parser = file_name())]
     pub save_baseline: Option<PathBuf>,
-    /// Compare every path with this file, and end with status 1 if one got slower
+    /// Compare every path with the baseline in this file; exit with status 1 if a path got slower
     #[arg(long, value_name = "FILE", value_parser = file_name())]
     pub baseline: Option<PathBuf>,
     /// Percent by which a path may be slower than in the baseline
@@ -62,8 +62,8 @@ impl Extra {
         if let Some(file) = &self.save_baseline {
             if self.baseline.as_ref().is_some_and(|baseline| is_same(file, baseline)) {
                 return Err(Refused(format!(
-                    "--save-baseline would replace the file of --baseline, {}; give it another \
-                     name",
+                    "--save-baseline would replace the file of --baseline, {}; give \
+                     --save-baseline another name",
                     file.display()
                 )));
             }
@@ -160,7 +160,7 @@ pub fn run(
 ) -> Result<Matrices, SubjectError> {
     let ranks = subject.ranks();
     if ranks < 2 {
-        let problem = "there are no pairs with one rank; give -g 2 or more, or use a launcher";
+        let problem = "one rank has no peer to measure; give -g 2 or more, or use a launcher";
         return Err(Refused(problem.to_owned()).into());
     }
     let messages = (WINDOW_BYTES / options.max_bytes.max(1)).clamp(1, WINDOW);

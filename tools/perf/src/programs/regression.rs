@@ -133,9 +133,9 @@ pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> 
     }
     let needed = (1..64).find(|rounds| tells(*rounds, *rounds)).unwrap_or(64);
     Err(format!(
-        "{then} rounds then and {now} now are too few to tell whether any of {tests} times got \
-         longer; give --rounds {needed} or more, both with --save-baseline and \
-         with --baseline"
+        "{then} rounds in the baseline and {now} in the run compared with it are too few to detect \
+         which of {tests} times got longer; give --rounds {needed} or more, both with \
+         --save-baseline and with --baseline"
     ))
 }
 
@@ -178,7 +178,7 @@ impl Comparison {
             let _ = writeln!(text, "# SLOWER {from} -> {to}: {}", told.join(", "));
         }
         if slower > LINES_MAX {
-            let _ = writeln!(text, "# ... and {} more; --json has all", slower - LINES_MAX);
+            let _ = writeln!(text, "# ... and {} more; --json lists all", slower - LINES_MAX);
         }
         for Culprit { what, paths, slower } in &self.common {
             let _ = writeln!(text, "# In common: {what}, {slower} of {paths} paths slower");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_what_is_said() {
+    fn the_docs_page_shows_the_printed_comparison() {
         let slow = |from: Rank, to: Rank| if from > 1 && to < 2 { 1.3 } else { 1.0 };
         let (_, text) = compared(|from, to| [1.0, slow(from, to)]);
         let page = include_str!("../../../../docs/paths.md");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_significant_and_small_or_faster_is_no_alarm() {
+    fn small_slowdowns_and_speedups_raise_no_alarm() {
         let (comparison, text) = compared(|_, _| [1.06, 0.5]);
         assert!(comparison.paths.iter().any(|path| path.latency.p < ALARM_RATE), "{text}");
         assert_eq!(comparison.slower(), 0, "{text}");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_allowed_alarms_are_as_rare_as_is_said() {
+    fn false_alarms_are_as_rare_as_promised_if_no_slowdown_is_allowed() {
         let runs = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 400 } else { 60 };
         let alarms = (0..runs).filter(|run| {
             let [old, new] = [2 * run, 2 * run + 1].map(|seed| measured(seed, 20, |_, _| [1.0; 2]));
@@ -288,11 +288,11 @@ mod tests {
         // At most 1 % of the runs are expected to raise an alarm. The limit is four standard
         // deviations above that.
         let mean = f64::from(runs as u32) / 100.0;
-        assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} of {runs}");
+        assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} alarms in {runs} runs");
     }
 
     #[test]
-    fn too_few_rounds_are_told_what_is_enough() {
+    fn too_few_rounds_are_refused_with_the_number_needed() {
         let setting = measured(1, 1, |_, _| [1.0; 2]).head.setting;
         let error = enough(&setting, [3, 3]).unwrap_err();
         assert!(error.contains("give --rounds 7 or more"), "{error}");

@@ -29,7 +29,7 @@ pub struct Extra {
     #[arg(long, value_name = "MODEL", value_delimiter = ',', value_parser = workloads,
           default_value = "resnet50,gpt2,dlrm,moe")]
     pub model: Vec<Workload>,
-    /// Shrink every count to this share, above 0 and up to 1
+    /// Multiply every count by this factor, above 0 and up to 1
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = scale)]
     pub scale: f64,
     /// Seed of the random routing of the mixture of experts
@@ -41,7 +41,7 @@ fn workloads(text: &str) -> Result<Workload, String> {
     Workload::from_str(text, false).map_err(|_| {
         let names: Vec<&str> =
             Workload::value_variants().iter().map(|workload| workload.name()).collect();
-        format!("unknown model; one of: {}", names.join(" "))
+        format!("unknown model; give one of: {}", names.join(" "))
     })
 }
 

@@ -23,8 +23,8 @@ pub struct Comparison {
 pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, String> {
     let changes = old.changes(new, allowed);
     if changes.is_empty() && old.measured().next().is_some() {
-        return Err("the tables have no point in common: measure with as many ranks on as many \
-                    hosts, and the same sizes"
+        return Err("the tables have no point in common: measure both with the same numbers of \
+                    ranks and hosts, and the same sizes"
             .to_owned());
     }
     let us = |time: &Measured| time.median_ns as f64 / 1e3;
@@ -46,7 +46,8 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, S
     let slower = changes.iter().filter(|change| change.is_slower).count();
     let _ = writeln!(
         text,
-        "{} points in both tables, {slower} slower by more than {} % and by more than noise",
+        "{} points in both tables, {slower} slower by more than {} % plus the deviations of both \
+         times",
         changes.len(),
         allowed * 100.0
     );
@@ -55,7 +56,12 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, S
     }
     if old.machine != new.machine {
         let name = |tuning: &Tuning| tuning.machine.clone().unwrap_or_default();
-        let _ = writeln!(text, "measured on \"{}\" and on \"{}\"", name(old), name(new));
+        let _ = writeln!(
+            text,
+            "the older table was measured on \"{}\", the newer one on \"{}\"",
+            name(old),
+            name(new)
+        );
     }
     Ok(Comparison { text, is_slower: slower > 0 })
 }

@@ -1,5 +1,5 @@
-//! Fitting of a model to measured times of collectives: it finds the figures of links and
-//! processors whose predictions are nearest to the measurements.
+//! Fitting of a model to measured times of collectives: it finds the figures (rates and times of
+//! links and processors) with which the model's predictions are nearest to the measurements.
 
 use ccl_core::cost::figures::FIGURES;
 use ccl_core::cost::predict::{Call, PredictError, predict};

@@ -158,7 +158,7 @@ fn point(
     let (rank, ranks) = (communicator.rank(), communicator.ranks());
     let counts = counts_of_size(collective, bytes, data_type, false, (rank, ranks));
     let trial = Trial { collective, data_type, op, root, counts, algorithm: None, rank, ranks };
-    let blocks = collective.even_blocks(ranks).ok_or("it has no blocks that are all alike")?;
+    let blocks = collective.even_blocks(ranks).ok_or("tuning needs blocks of equal length")?;
     let size = trial.size_bytes();
     let count = size / data_type.bytes() / blocks as usize;
     if count == 0 {
@@ -216,7 +216,7 @@ impl Turns {
             let wrong = checked_call(communicator, &trial, memory, 1, false)?;
             if wrong > 0 {
                 let collective = trial.collective;
-                return Err(format!("{collective} by {text}: {wrong} elements are wrong").into());
+                return Err(format!("{collective} by {text} gave {wrong} wrong elements").into());
             }
             let first = time(communicator, &trial, memory, 3)?;
             let iterations = (ROUND_US / first.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
@@ -284,7 +284,7 @@ fn line(seen: &Seen) -> String {
     match times.iter().find(|time| seen.plan.variant() == time.variant.to_string()) {
         Some(chosen) if chosen.variant != best.variant => {
             let ratio = chosen.median_ns as f64 / best.median_ns.max(1) as f64;
-            let _ = write!(text, "   without the table {} ({ratio:.2} times)", chosen.variant);
+            let _ = write!(text, "   without table: {}, {ratio:.2} times as long", chosen.variant);
         }
         _ => {}
     }

@@ -45,11 +45,11 @@ impl Outcome {
         let Model { processor, within, between, .. } = fitted.model;
         let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
         let mut text = format!(
-            "Predicted by a walk through the schedules, with numbers fitted to these {} times: \
-             half of the predictions are off by {:.0} % at most.\n\
-             A call takes {call_ns:.0} ns, a fold {fold_ns:.0} ns and, for each byte, \
-             {slot_ns:.3} ns in slots, and in buffers of up to 1 MiB, 16 MiB and more {near:.3}, \
-             {shared:.3} and {far:.3} ns; between ranks of a host {:.0} ns",
+            "The model predicts times by a walk through the schedules, with numbers fitted to \
+             these {} times: half of the predictions are off by {:.0} % at most.\n\
+             A call takes {call_ns:.0} ns and a fold {fold_ns:.0} ns. Each byte takes {slot_ns:.3} \
+             ns in slots; in buffers it takes {near:.3} ns up to 1 MiB, {shared:.3} ns up to 16 \
+             MiB and {far:.3} ns above. A message within a host takes {:.0} ns",
             samples.len(),
             100.0 * fitted.median_error(),
             within.latency_ns + within.message_ns
@@ -59,8 +59,8 @@ impl Outcome {
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                ", between hosts {latency_ns:.0} ns, {message_ns:.0} ns for each message and \
-                 {byte_ns:.3} ns for each byte at either end, and {:.1} GB/s",
+                "; between hosts it takes {latency_ns:.0} ns, plus, at either end, {message_ns:.0} \
+                 ns and {byte_ns:.3} ns for each byte; the bandwidth is {:.1} GB/s",
                 bytes_per_s / 1e9
             );
         }

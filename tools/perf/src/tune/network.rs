@@ -30,7 +30,7 @@ fn said(seen: &Measurement, tried: &[Tried]) -> String {
     let names: Vec<&str> = tried.iter().map(|tried| tried.variable).collect();
     match names.is_empty() {
         true => seen.to_string(),
-        false => format!("{seen}; {} tried for that", names.join(" and ")),
+        false => format!("{seen}; trying other values of {}", names.join(" and ")),
     }
 }
 
@@ -53,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_gets_slower_in_company_is_tried() {
+    fn more_flows_are_tried_on_an_oversubscribed_network() {
         let seen = Measurement { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
         let tried = worth(&seen, "shm+tcp");
         assert_eq!(tried[0].variable, "FERROCCL_SOCKETS");
         let text = said(&seen, &tried);
-        assert!(text.ends_with("on one path; FERROCCL_SOCKETS tried for that"), "{text}");
+        assert!(text.ends_with("on one path; trying other values of FERROCCL_SOCKETS"), "{text}");
         assert_eq!(worth(&seen, "shm+verbs")[0].variable, "FERROCCL_IB_POLICY");
         let quiet = Measurement { together: 9e9, ..seen };
         assert_eq!(worth(&quiet, "tcp"), []);

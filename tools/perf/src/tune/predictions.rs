@@ -40,12 +40,15 @@ pub fn add_predictions(
     let Predicted { ranks, hosts } = among;
     let Some(model) = tuning.model else {
         return Err(
-            "the table has no line `model`: measure with up to 8 ranks, and --out".to_owned()
+            "the table has no line `model`; measure a table with --out, 2 or more sizes and \
+                    up to 8 ranks"
+                .to_owned(),
         );
     };
     if hosts == 0 || ranks == 0 || ranks > RANKS_MAX || !ranks.is_multiple_of(hosts) {
         return Err(format!(
-            "{ranks} ranks on {hosts} hosts: give 1 to {RANKS_MAX} ranks, as many on each host"
+            "cannot predict {ranks} ranks on {hosts} hosts: give 1 to {RANKS_MAX} ranks, equally \
+             many on each host"
         ));
     }
     let host_ids: Vec<u32> = (0..ranks).map(|rank| rank / (ranks / hosts)).collect();
@@ -103,7 +106,7 @@ fn settled(
     for Tried { variable, values } in &request.tried {
         if !MODELLED.contains(variable) {
             return Err(format!(
-                "--try {variable}: a model does not cover it; give one of {}, or measure",
+                "--try {variable}: models do not cover this tunable; give one of {}, or measure",
                 MODELLED.join(" ")
             ));
         }

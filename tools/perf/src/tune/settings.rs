@@ -112,7 +112,7 @@ pub(super) fn fastest(
         let [held, others @ ..] = &all[..] else { continue };
         let mut text = format!("{variable}={}", held.value);
         for (other, ratio) in others.iter().zip(&ratios) {
-            text += &format!(", {} {ratio:.3} times as long", other.value);
+            text += &format!(", {} takes {ratio:.3} times as long", other.value);
         }
         if held.communicator.rank() == 0 {
             writeln!(out, "{text}")?;

@@ -117,7 +117,7 @@ mod tests {
 
     /// Checks that both kinds of ends do the same in any order of events.
     #[test]
-    fn counts_do_what_admission_does() {
+    fn counted_ends_behave_like_admission() {
         for seed in 0..40 {
             let mut random = Random::new(seed);
             let slots = 1 + random.below(9) as u32;

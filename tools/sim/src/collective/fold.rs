@@ -64,7 +64,7 @@ impl Fold {
         let group = fabric.tiers.len().checked_sub(2).map_or(1, |tier| fabric.hosts_in_group(tier));
         let group = u32::try_from(group).unwrap_or(u32::MAX);
         if group == 0 || !hosts.is_multiple_of(group) {
-            return not_alike("a group of the network is not full; use as many hosts as fill it");
+            return not_alike("a group of hosts is not full; use only full groups of hosts");
         }
         let stride = group * plan.ranks_per_host;
         let fold = Fold { ranks: network.ranks(), stride };
@@ -81,8 +81,8 @@ impl Fold {
         }
         if fold.ranks > stride && !fold.schedules_agree(network, call) {
             return not_alike(
-                "the algorithm treats them differently; choose another, or simulate at most \
-                 1,024 ranks",
+                "the algorithm treats them differently; choose another algorithm, or simulate at \
+                 most 1,024 ranks",
             );
         }
         Ok(fold)

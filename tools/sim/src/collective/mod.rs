@@ -119,16 +119,16 @@ pub fn run(
 ) -> Result<Outcome, SimError> {
     let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
     if fold.stride < fold.ranks && params.late.iter().any(|(_, late_s)| *late_s > 0.0) {
-        let reason = "one of them is late; simulate at most 1,024 ranks, each for itself";
+        let reason = "a rank begins late; simulate at most 1,024 ranks, without folding";
         return Err(SimError::NotAlike { reason: reason.to_owned() });
     }
     if u32::try_from(params.links.slot_bytes).is_err() {
         let remedy = "give less than 4 GiB";
-        return Err(SimError::number("the bytes of a slot", params.links.slot_bytes, remedy));
+        return Err(SimError::number("the slot size, in bytes,", params.links.slot_bytes, remedy));
     }
     let lean = params.lean || fold.ranks > REAL_RANKS_MAX;
     if lean && params.links.slots > 32 {
-        let remedy = "give at most 32 where there are more than 1,024 ranks";
+        let remedy = "give at most 32 for more than 1,024 ranks";
         return Err(SimError::number("the number of slots", params.links.slots, remedy));
     }
     let setup = Setup { network, call, hosts: &hosts, fold, params };
@@ -166,7 +166,7 @@ impl Setup<'_> {
     fn run<M: Machine, E: Ends>(&self, router: &mut Router) -> Result<Outcome, SimError> {
         let collective = self.call.algorithm.collective;
         if !has_equal_blocks(collective) {
-            let remedy = "choose one whose blocks are equally long, as all_reduce or all_to_all";
+            let remedy = "choose one with blocks of equal length, such as all_reduce or all_to_all";
             return Err(SimError::number("the collective", collective, remedy));
         }
         let stride = self.fold.stride;
@@ -225,7 +225,8 @@ impl Setup<'_> {
         let sizes = Sizes::Even(self.call.count(ranks));
         let layouts = seat.layouts(sizes, program.split, 1);
         let (input, output) = layouts.map_err(|error| {
-            SimError::number("the collective", error, "choose one whose blocks are equally long")
+            let given = format!("invalid: {error}");
+            SimError::number("the layout", given, "choose a collective with blocks of equal length")
         })?;
         let slot_bytes = self.params.links.slot_bytes;
         Ok(CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })

@@ -45,7 +45,10 @@ fn work_is_estimated_by_messages() {
             let found = outcome(&network, Scheme::HashedPairs, &call, fold, &params);
             let steps = steps(&network, Scheme::HashedPairs, &call, &params).unwrap();
             let over = steps / 4.0 / found.messages as f64;
-            assert!((0.5..=2.0).contains(&over), "{algorithm} of {collective}: {over}");
+            assert!(
+                (0.5..=2.0).contains(&over),
+                "{algorithm} of {collective}: estimate / sent is {over}"
+            );
         }
     }
     plan.work_millions = 0;
@@ -76,7 +79,7 @@ fn all_bytes_are_carried_and_none_without_a_credit() {
             }
             let up = network.tier_links(0, true).map(|link| found.carried_bytes[link as usize]);
             let carried: f64 = up.sum();
-            assert!((carried / sent - 1.0).abs() < 1e-9, "{algorithm}: {carried} of {sent}");
+            assert!((carried / sent - 1.0).abs() < 1e-9, "{algorithm}: {carried} of {sent} bytes");
             assert!(found.in_flight_bytes_max <= found.credit_bytes_max, "{algorithm}");
             assert!(found.time_s > 0.0 && found.messages > 0);
         }
@@ -104,7 +107,7 @@ fn lean_ranks_do_what_real_ones_do() {
 
 /// Checks that a folded run takes as long as a run of all ranks.
 #[test]
-fn folded_ranks_do_what_all_do() {
+fn a_folded_run_takes_as_long_as_a_run_of_all_ranks() {
     let zones = Zone { zones: 2, oversubscription: 2.0, ..zone(4) };
     let full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let all = [(zone(3), 48), (zones, 128), (zone(16), 256)];
@@ -126,7 +129,7 @@ fn folded_ranks_do_what_all_do() {
             for (time_s, rank) in times {
                 let of = folded.ends_s[fold.of(rank) as usize];
                 let off = (time_s / of - 1.0).abs();
-                assert!(off < 1e-6, "{algorithm} on {ranks}, rank {rank}: {time_s} {of}");
+                assert!(off < 1e-6, "{algorithm} on {ranks}, rank {rank}: {time_s}, folded {of}");
             }
             assert_eq!(all.messages, folded.messages * u64::from(ranks / fold.stride));
         }
@@ -152,7 +155,7 @@ fn ranks_that_differ_are_not_folded() {
 /// Checks that sprayed traffic takes as long over several cables as over one of their total
 /// bandwidth.
 #[test]
-fn cables_may_be_taken_together_where_all_is_sprayed() {
+fn sprayed_traffic_uses_several_cables_like_one() {
     let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan().unwrap();
     let call = call(Collective::AllToAll, "direct", 8 << 20);
     let time_s = |plan| {
@@ -161,7 +164,7 @@ fn cables_may_be_taken_together_where_all_is_sprayed() {
         outcome(&network, Scheme::Spray, &call, fold, &RunParams::default()).time_s
     };
     let (many, one) = (time_s(plan.clone()), time_s(plan.collapsed()));
-    assert!((many / one - 1.0).abs() < 1e-6, "{many} {one}");
+    assert!((many / one - 1.0).abs() < 1e-6, "{many} s over several cables, {one} s over one");
 }
 
 #[test]
@@ -172,14 +175,14 @@ fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
     let found = outcome(&network, Scheme::Spray, &call, fold, &RunParams::default());
     let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
     let over = found.time_s / roofline_s(&network, &streams);
-    assert!((1.0..2.0).contains(&over), "{over}");
+    assert!((1.0..2.0).contains(&over), "{over} times the roofline");
     let late = RunParams { late: vec![(5, 1e-3)], ..RunParams::default() };
     let held_up = outcome(&network, Scheme::Spray, &call, fold, &late);
     assert!(held_up.ends_s.iter().all(|end_s| *end_s > 1e-3));
 }
 
 #[test]
-fn more_than_memory_is_refused() {
+fn a_run_that_needs_too_much_memory_is_refused() {
     let mut plan = zone(32).plan().unwrap();
     plan.memory_mib = 64;
     let network = Network::new(plan).unwrap();

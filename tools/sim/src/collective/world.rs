@@ -518,7 +518,7 @@ mod tests {
     use super::position;
 
     #[test]
-    fn what_is_listed_is_found() {
+    fn every_listed_number_is_found() {
         let even: Vec<u32> = (1..1000).map(|number| 8 * number).collect();
         let powers: Vec<u32> = (0..20).map(|power| 1 << power).collect();
         let ends: Vec<u32> = (1..8).chain(100..120).chain(5000..5007).collect();

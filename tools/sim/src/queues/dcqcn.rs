@@ -262,7 +262,7 @@ mod tests {
     const LINE: f64 = 5e9;
 
     #[test]
-    fn a_receiver_tells_at_the_first_mark_and_then_once_in_a_while() {
+    fn a_receiver_notifies_at_the_first_mark_then_once_per_interval() {
         let (dcqcn, mut notices, mut random) = (Dcqcn::of(LINE), Notices::new(), Random::new(1));
         let mut told = Vec::new();
         for step in 0..200u32 {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_halves_recovers_and_goes_on_as_published() {
+    fn a_sender_halves_and_recovers_its_rate_as_published() {
         let dcqcn = Dcqcn::of(LINE);
         let mut rate = Rate::new(LINE, dcqcn.alpha);
         rate.will_hear(1e-3);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_that_rest_forget_and_come_back() {
+    fn idle_senders_decay_alpha_and_speed_up() {
         let dcqcn = Dcqcn::of(LINE);
         let mut rate = Rate::new(LINE, dcqcn.alpha);
         rate.will_hear(1e-3);

@@ -166,8 +166,12 @@ pub fn run_again(
     senders: &mut Senders,
 ) -> Result<Outcome, SimError> {
     if !(params.step_s > 0.0 && params.step_s.is_finite()) {
-        let remedy = "give a part of a microsecond";
-        return Err(SimError::number("the step of queues, in seconds,", params.step_s, remedy));
+        let remedy = "give a fraction of a microsecond, such as 5e-7";
+        return Err(SimError::number(
+            "the time step of queues, in seconds,",
+            params.step_s,
+            remedy,
+        ));
     }
     check_memory(network, flows, params)?;
     check_work(network, flows, params)?;
@@ -185,7 +189,7 @@ pub fn run_again(
                 open: open.len(),
                 ranks: flows.len(),
                 rank: open[0] as u32,
-                waiting: "more time than was given (limit_s)".to_owned(),
+                waiting: "more time than the limit of the run (limit_s)".to_owned(),
             });
         }
         run.step(step, &open);
@@ -547,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_call_begins_as_the_first_has_left_senders() {
+    fn a_second_call_begins_with_the_senders_state_after_the_first() {
         let network = network();
         let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
         let dcqcn = Dcqcn::default();
@@ -592,7 +596,7 @@ mod tests {
         /// Checks that no link exceeds its capacity in a step, and that each carries the bytes of
         /// its flows.
         #[test]
-        fn links_carry_what_their_flows_bring(
+        fn links_carry_the_bytes_of_their_flows(
             pairs in proptest::collection::vec((0u32..16, 16u32..32, 1u32..8), 1..12),
             which in 0..3,
         ) {

@@ -353,7 +353,7 @@ mod tests {
 
     /// Checks that all paths over three tiers are tried: demands that fill the top tier are placed.
     #[test]
-    fn all_ways_over_three_tiers_are_looked_at() {
+    fn all_paths_over_three_tiers_are_tried() {
         let zone = Zone { racks: 8, zones: 2, oversubscription: 1.0, ..Zone::default() };
         let network = Network::new(Plan { hosts: 32, ..zone.plan().unwrap() }).unwrap();
         let half = network.ranks() / 2;
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_given_more_than_it_carries() {
+    fn no_link_gets_more_demand_than_its_capacity() {
         let mut network =
             Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
         for link in network.uplinks(1, 2, 0).take(3).collect::<Vec<_>>() {
@@ -390,11 +390,11 @@ mod tests {
         let fits = |(used, capacity): (&f64, &f64)| *used <= capacity * (1.0 + 1e-6);
         assert!(used.iter().zip(network.capacity()).all(fits));
         let left = te.placed().demands - te.placed().placed;
-        assert!((1..=6).contains(&left), "{left} of three links' demands, each way");
+        assert!((1..=6).contains(&left), "three failed cables leave {left} demands unplaced");
     }
 
     #[test]
-    fn what_happens_is_known_at_the_next_placement() {
+    fn events_are_known_at_the_next_placement() {
         let every = Interval::default();
         assert_eq!(
             [0.0, 29.9, 30.0, 44.0].map(|at| every.known_at_s(at)),

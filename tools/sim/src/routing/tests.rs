@@ -38,7 +38,7 @@ fn check(network: &Network, key: &Key, path: &Path) {
             assert_eq!(child, network.child(tier, host));
             let (below, above) = network.ends(*link).unwrap();
             let (near, far) = if level.1 { (below, above) } else { (above, below) };
-            *here.get_mut(&near).expect("a link from where nothing comes") -= part;
+            *here.get_mut(&near).expect("the flow does not reach the link") -= part;
             *next.entry(far).or_insert(0.0) += part;
             links.next();
         }
@@ -50,7 +50,7 @@ fn check(network: &Network, key: &Key, path: &Path) {
 }
 
 #[test]
-fn every_way_leads_from_port_to_port_over_links_that_work() {
+fn every_path_joins_its_ports_over_working_links() {
     for (number, plan) in plans().into_iter().enumerate() {
         let mut network = Network::new(plan).unwrap();
         let mut random = Random::new(number as u64);
@@ -82,7 +82,7 @@ fn every_way_leads_from_port_to_port_over_links_that_work() {
 }
 
 #[test]
-fn queue_pairs_take_different_ways_only_where_they_are_hashed() {
+fn queue_pairs_take_different_paths_only_if_they_are_hashed() {
     let network = Network::new(Zone::default().plan().unwrap()).unwrap();
     let load = Flows::new(&network, 0.0);
     let ways = |scheme| {
@@ -101,7 +101,7 @@ fn queue_pairs_take_different_ways_only_where_they_are_hashed() {
 }
 
 #[test]
-fn no_two_ports_have_one_address() {
+fn every_port_has_its_own_address() {
     let mut seen = std::collections::BTreeSet::new();
     for host in [0, 1, 2, 255, 1 << 18, u32::MAX] {
         for nic in [0, 1, 63, 64, 65, 128, 4095] {
@@ -113,7 +113,7 @@ fn no_two_ports_have_one_address() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_a_remedy() {
+fn invalid_networks_are_reported_with_a_remedy() {
     let wrong = |change: fn(&mut Plan)| {
         let mut plan = Zone::default().plan().unwrap();
         change(&mut plan);

@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
              1.35 and 1.0 times with 1, 4 and 16 queue pairs)",
     parameters: &[
         Parameter { name: "nics", value: 16.0, what: "NICs of each rack" },
-        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for the usual numbers" },
+        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for 1, 4, 16 and 32" },
         Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack" },
         Parameter { name: "trials", value: 200.0, what: TRIALS },
     ],

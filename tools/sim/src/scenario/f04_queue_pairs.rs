@@ -23,7 +23,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for 4 and 32" },
         Parameter { name: "racks", value: 64.0, what: "racks of two hosts" },
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack of 16 NICs" },
-        Parameter { name: "failed", value: 2.0, what: "uplinks of every fourth rack that failed" },
+        Parameter { name: "failed", value: 2.0, what: "failed uplinks of every fourth rack" },
         Parameter { name: "trials", value: 4.0, what: TRIALS },
     ],
     run,

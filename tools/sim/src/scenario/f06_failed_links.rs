@@ -16,7 +16,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
     source: "with failed links, at less than 1:1, TE may be overtaken by E-ECMP (§5.5.1)",
     parameters: &[
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack of 16 NICs" },
-        Parameter { name: "failed", value: 4.0, what: "the most uplinks of a rack that fail" },
+        Parameter {
+            name: "failed",
+            value: 4.0,
+            what: "largest number of failed uplinks of a rack",
+        },
         Parameter { name: "pairs", value: 32.0, what: "queue pairs of E-ECMP" },
         Parameter { name: "trials", value: 50.0, what: TRIALS },
     ],
@@ -71,12 +75,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         lines[4].push((f64::from(failed), te.placed().share()));
     }
     let axes = ("uplinks of a rack that have failed", "time / roofline");
-    let title = "Completion as uplinks fail";
+    let title = "Completion time as uplinks fail";
     let figure = Figure::lines("f6-failed", title, axes, (false, false));
     let [hashed, placed, backed, crowded, share] = lines;
-    let figure = figure.with("E-ECMP", hashed).with("TE, the rest placed", crowded);
-    let figure = figure.with("TE over ECMP", placed).with("TE over E-ECMP", backed);
-    findings.figures.push(figure.with("part placed by TE", share));
+    let figure = figure.with("E-ECMP", hashed).with("TE places all", crowded);
+    let figure = figure.with("TE, rest by ECMP", placed).with("TE, rest by E-ECMP", backed);
+    findings.figures.push(figure.with("part of demand placed by TE", share));
     findings.say(
         "TE places the traffic of a source and a destination whole (its rules know no queue pair, \
          §5.4.2). Where more is demanded than the uplinks carry, two such flows meet on one of \

@@ -22,7 +22,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter {
             name: "idle",
             value: 0.25,
-            what: "time between two calls in which nothing is sent, over the roofline of a call",
+            what: "pause between two calls, as a multiple of a call's roofline",
         },
         Parameter { name: "trials", value: 50.0, what: TRIALS },
     ],

@@ -20,17 +20,17 @@ pub(super) const SCENARIO: Scenario = Scenario {
              all_reduce and all_to_all (§5.5.2, Figure 10)",
     parameters: &[
         Parameter { name: "hosts", value: 128.0, what: "hosts of eight NICs, two to a rack" },
-        Parameter { name: "uplinks", value: 16.0, what: "uplinks of a rack; also an eighth more" },
+        Parameter { name: "uplinks", value: 16.0, what: "uplinks of a rack; rerun with 1/8 more" },
         Parameter { name: "ring_pairs", value: 16.0, what: "queue pairs in all_reduce" },
         Parameter { name: "all_pairs", value: 4.0, what: "queue pairs in all_to_all" },
-        Parameter { name: "peers", value: 1023.0, what: "ranks that each sends to at a time" },
+        Parameter { name: "peers", value: 1023.0, what: "peers that a rank sends to at a time" },
         Parameter {
             name: "inside",
             value: 0.25,
-            what: "time of a call in which nothing crosses the network, over its roofline",
+            what: "time in a call when the network is idle, as a multiple of the call's roofline",
         },
         Parameter { name: "trials", value: 1.0, what: TRIALS },
-        Parameter { name: "ring_trials", value: 40.0, what: "the same for all_reduce" },
+        Parameter { name: "ring_trials", value: 40.0, what: "trials of all_reduce" },
     ],
     run,
 };

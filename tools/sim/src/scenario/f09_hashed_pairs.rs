@@ -21,19 +21,19 @@ pub(super) const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter { name: "hosts", value: 16.0, what: "hosts of the job, of eight NICs each" },
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack of 16 NICs" },
-        Parameter { name: "width", value: 2.0, what: "bandwidth of an uplink, over that of a NIC" },
+        Parameter { name: "width", value: 2.0, what: "bandwidth of an uplink / that of a NIC" },
         Parameter { name: "pairs", value: 16.0, what: "queue pairs of E-ECMP, per connection" },
         Parameter {
             name: "channels",
             value: 1.0,
-            what: "connections between two NICs, each with its own port, as NCCL's channels",
+            what: "connections between two NICs, each with its own port, like NCCL's channels",
         },
         Parameter {
             name: "inter_us",
             value: 14.0,
-            what: "latency of a ring's step from host to host, as NCCL's tuning has it",
+            what: "latency of a ring's step from host to host, in µs, as in NCCL's tuning",
         },
-        Parameter { name: "intra_us", value: 3.4, what: "that of a step within a host" },
+        Parameter { name: "intra_us", value: 3.4, what: "latency of a step within a host, in µs" },
         Parameter { name: "trials", value: 100.0, what: TRIALS },
     ],
     run,

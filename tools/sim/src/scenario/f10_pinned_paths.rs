@@ -58,7 +58,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         }
         bars.push(1.0 - lost);
     }
-    let title = "Bandwidth with pinned paths, of the roofline";
+    let title = "Bandwidth with pinned paths, relative to the roofline";
     let groups = cases.map(|(name, ..)| name);
     let figure = Figure::bars("f10-pinned", title, "part of the roofline", &groups);
     findings.figures.push(figure.with_bars("mean over jobs", &bars));

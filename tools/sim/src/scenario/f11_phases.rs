@@ -60,9 +60,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         findings.expect(what, Unit::Ratio, over(phase, 1), Expected::About(1.0));
     }
     let groups = PHASES.map(|(name, ..)| name);
-    let title = "All-reduce bandwidth by phase, of the roofline";
+    let title = "All-reduce bandwidth by phase, relative to the roofline";
     let figure = Figure::bars("f11-phases", title, "part of the roofline", &groups);
-    findings.figures.push(figure.with_bars("mean", &means).with_bars("one job in 20", &lows));
+    findings.figures.push(figure.with_bars("mean", &means).with_bars("5th percentile", &lows));
     Ok(findings)
 }
 

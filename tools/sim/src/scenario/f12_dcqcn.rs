@@ -20,9 +20,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
              up to 3 % faster, with more pauses: marking was relaxed (§6.3.1, Figure 13)",
     parameters: &[
         Parameter { name: "racks", value: 2.0, what: "racks of 16 NICs of 200 Gbit/s" },
-        Parameter { name: "kib", value: 2048.0, what: "KiB from each rank to each" },
+        Parameter { name: "kib", value: 2048.0, what: "KiB from each NIC to each remote NIC" },
         Parameter { name: "pairs", value: 4.0, what: "queue pairs" },
-        Parameter { name: "at_a_time", value: 8.0, what: "flows of a NIC at a time" },
+        Parameter { name: "at_a_time", value: 8.0, what: "flows of a NIC in flight at a time" },
         Parameter {
             name: "strict",
             value: 0.2,
@@ -36,7 +36,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter {
             name: "calls",
             value: 8.0,
-            what: "calls one after another, of which the second half is shown",
+            what: "consecutive calls; the results are means over the second half",
         },
         Parameter {
             name: "idle_ms",
@@ -154,7 +154,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let what = "time paused, relaxed over default";
     findings.expect(what, Unit::Ratio, more, Expected::AtLeast(1.0));
     let groups = ["strict", "default", "relaxed", "none"];
-    let title = "Completion under DCQCN";
+    let title = "Completion time under DCQCN";
     let completion = Figure::bars("f12-completion", title, "time / roofline", &groups);
     let pauses = Figure::bars("f12-pauses", "Pauses under DCQCN", "seconds, all links", &groups);
     let times: Vec<f64> = cases.iter().map(|case| case.time).collect();

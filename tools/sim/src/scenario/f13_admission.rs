@@ -21,14 +21,18 @@ pub(super) const SCENARIO: Scenario = Scenario {
              is in flight (§6.3.2)",
     parameters: &[
         Parameter { name: "racks", value: 3.0, what: "racks of 16 NICs of 400 Gbit/s" },
-        Parameter { name: "kib", value: 2048.0, what: "KiB from each rank to each" },
-        Parameter { name: "at_a_time", value: 4.0, what: "ranks that each sends to at a time" },
+        Parameter { name: "kib", value: 2048.0, what: "KiB from each NIC to each remote NIC" },
+        Parameter { name: "at_a_time", value: 4.0, what: "flows of a NIC in flight at a time" },
         Parameter { name: "channels", value: 2.0, what: "channels of each link" },
         Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
         Parameter { name: "slots", value: 8.0, what: "slots of a channel" },
-        Parameter { name: "budget_mib", value: 4.0, what: "MiB under way to a receiver" },
-        Parameter { name: "rack_kb", value: 500.0, what: "KB of a port that a rack switch holds" },
-        Parameter { name: "spine_kb", value: 4000.0, what: "KB of a port that a spine holds" },
+        Parameter { name: "budget_mib", value: 4.0, what: "most MiB in flight to a receiver" },
+        Parameter {
+            name: "rack_kb",
+            value: 500.0,
+            what: "KB per port before a rack switch pauses",
+        },
+        Parameter { name: "spine_kb", value: 4000.0, what: "KB per port before a spine pauses" },
     ],
     run,
 };

@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter { name: "pairs", value: 16.0, what: "queue pairs" },
         Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack of 16 NICs" },
-        Parameter { name: "in_flight", value: 32.0, what: "messages under way per NIC" },
+        Parameter { name: "in_flight", value: 32.0, what: "messages in flight per NIC" },
         Parameter {
             name: "request",
             value: 200.0,
@@ -71,7 +71,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         lines[1].push((message_bytes, total / split_s / 1e9));
     }
     let axes = ("bytes of a message", "GB/s of a rack");
-    let figure = Figure::lines("f14-spread", "How messages are spread", axes, (true, false));
+    let figure = Figure::lines("f14-spread", "Messages in turn or split", axes, (true, false));
     let [turn, split] = lines;
     findings.figures.push(figure.with("in turn", turn).with("split", split));
     findings.say(

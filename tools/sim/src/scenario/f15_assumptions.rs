@@ -19,9 +19,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
              and network together gave more than twice the performance (§7.1, Figure 15)",
     parameters: &[
         Parameter { name: "assumed", value: 10.0, what: "round trip the defaults assume, in µs" },
-        Parameter { name: "round_trip", value: 22.0, what: "round trip that there is, in µs" },
+        Parameter { name: "round_trip", value: 22.0, what: "actual round trip, in µs" },
         Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack of 16 NICs" },
-        Parameter { name: "pairs", value: 16.0, what: "queue pairs when tuned" },
+        Parameter { name: "pairs", value: 16.0, what: "queue pairs of the tuned cases" },
         Parameter { name: "trials", value: 5.0, what: TRIALS },
     ],
     run,

@@ -94,7 +94,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.expect(what, Unit::Ratio, speeds[2] / speeds[0], Expected::AtLeast(1.0));
     let groups = ["dealt ring", "ring by zones", "hierarchical"];
     let title = "All-reduce over two zones";
-    let figure = Figure::bars("f16-zones", title, "speed over a NIC's", &groups);
+    let figure = Figure::bars("f16-zones", title, "speed / speed of a NIC", &groups);
     findings.figures.push(figure.with_bars("speed", &speeds));
     findings.say(
         "A ring that goes through one zone and then the other crosses between them only twice, and \

@@ -16,7 +16,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter { name: "uplinks", value: 18.0, what: "uplinks of each rack of 16 NICs" },
         Parameter { name: "interval", value: 30.0, what: "seconds between placements" },
-        Parameter { name: "fails_at", value: 42.0, what: "when an uplink fails, in seconds" },
+        Parameter { name: "fails_at", value: 42.0, what: "time when an uplink fails, in seconds" },
     ],
     run,
 };

@@ -19,9 +19,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
              §6.3); what receivers admit is limited instead (§6.3.2)",
     parameters: &[
         Parameter { name: "senders", value: 15.0, what: "senders in another rack" },
-        Parameter { name: "mib", value: 8.0, what: "MiB of each" },
-        Parameter { name: "slowness", value: 1.0, what: "by how much the receiver is slower" },
-        Parameter { name: "budget_mib", value: 1.0, what: "MiB of credits that a receiver gives" },
+        Parameter { name: "mib", value: 8.0, what: "MiB that each sender sends" },
+        Parameter { name: "slowness", value: 1.0, what: "slowdown factor of the receiver's link" },
+        Parameter { name: "budget_mib", value: 1.0, what: "MiB of credits that a receiver grants" },
     ],
     run,
 };
@@ -39,7 +39,7 @@ fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     let group = if group < *hosts { group.max(1) } else { 1 };
     let first = (hosts - 1) / group * group * ranks_per_host;
     if first < 2 || network.ranks() - first < 2 {
-        let remedy = "give more, in two groups at least, with two ranks in the last";
+        let remedy = "give more: at least two groups, with two ranks in the last and two before it";
         return Err(SimError::number("the number of hosts", *hosts, remedy));
     }
     let [receiver, beside] = [first, first + 1].map(|rank| network.port(rank));
@@ -76,7 +76,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let watched: Vec<u32> = network.uplinks(0, receiver.host, receiver.nic).collect();
     let watched: Vec<u32> = watched.iter().map(|link| link + 1).collect();
     let axes = ("seconds", "bytes queued before the receiver's link");
-    let mut queue = Figure::lines("incast-queue", "The queue", axes, (false, false));
+    let mut queue = Figure::lines("incast-queue", "Queue to the receiver", axes, (false, false));
     let (mut late, mut paused) = (Vec::new(), Vec::new());
     for (name, transport) in cases {
         let flows = queued(&network, Scheme::Pinned, &streams, 1, setting.seed)?;
@@ -104,7 +104,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.expect(what, Unit::Ratio, late[2] / late[0], Expected::AtMost(1.0));
     findings.expect("pauses with credits", Unit::Seconds, paused[2], Expected::AtMost(paused[0]));
     let groups = cases.map(|(name, _)| name);
-    let figure = Figure::bars("incast-bystander", "The bystander", "time / alone", &groups);
+    let figure = Figure::bars("incast-bystander", "Bystander's time", "time / alone", &groups);
     findings.figures.extend([queue, figure.with_bars("bystander", &late)]);
     Ok(findings)
 }

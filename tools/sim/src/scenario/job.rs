@@ -14,7 +14,7 @@ use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "job",
-    title: "a collective of all ranks, by the real executions",
+    title: "a collective on all ranks, simulated with real executions",
     source: "",
     parameters: &[
         Parameter { name: "racks", value: 8.0, what: "racks of each zone" },
@@ -27,23 +27,23 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter {
             name: "algorithm",
             value: 0.0,
-            what: "all_reduce 0: hierarchical 1: ring 2: double_tree; all_to_all 3: direct 4: \
-                   hierarchical; 5: all_gather ring 6: reduce_scatter ring",
+            what: "all_reduce: 0 hierarchical, 1 ring, 2 double_tree; all_to_all: 3 direct, \
+                   4 hierarchical; all_gather: 5 ring; reduce_scatter: 6 ring",
         },
         Parameter {
             name: "routing",
             value: 2.0,
-            what: "0: ecmp 1: pinned 2: e_ecmp 3: te 4: flowlet 5: adaptive 6: spray",
+            what: "0 ecmp, 1 pinned, 2 e_ecmp, 3 te, 4 flowlet, 5 adaptive, 6 spray",
         },
         Parameter { name: "pairs", value: 4.0, what: "queue pairs of each link" },
         Parameter { name: "mib", value: 64.0, what: "MiB of a rank's buffer" },
         Parameter { name: "channels", value: 2.0, what: "channels" },
         Parameter { name: "slots", value: 8.0, what: "slots of a channel" },
         Parameter { name: "slot_kib", value: 128.0, what: "KiB of a slot" },
-        Parameter { name: "budget_mib", value: 64.0, what: "MiB under way to a receiver" },
-        Parameter { name: "nic_kib", value: 2048.0, what: "KiB under way from a NIC" },
+        Parameter { name: "budget_mib", value: 64.0, what: "most MiB in flight to a receiver" },
+        Parameter { name: "nic_kib", value: 2048.0, what: "most KiB in flight from a NIC" },
         Parameter { name: "late_us", value: 0.0, what: "microseconds that rank 0 is late" },
-        Parameter { name: "exact", value: 0.0, what: "1: rates shared anew at every event" },
+        Parameter { name: "exact", value: 0.0, what: "1: compute rates anew at every event" },
     ],
     run,
 };
@@ -68,7 +68,7 @@ fn chosen<T: Copy>(setting: &Setting, name: &str, list: &[T]) -> Result<T, SimEr
 /// Cuts `failed` uplinks of the first rack.
 fn fail(network: &mut Network, failed: u32) -> Result<(), SimError> {
     if failed > 0 && network.tiers() < 2 {
-        let remedy = "give 0 where there is one tier of switches: it has no uplinks";
+        let remedy = "give 0: with one tier of switches, racks have no uplinks";
         return Err(SimError::number("failed", failed, remedy));
     }
     let cut: Vec<u32> = match failed {
@@ -135,13 +135,13 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.note("time", Unit::Seconds, outcome.time_s);
     if fold.is_none() {
         let over = outcome.time_s / roofline_s(&network, &streams);
-        findings.note("over the roofline of the network", Unit::Ratio, over);
+        findings.note("time over the network's roofline", Unit::Ratio, over);
     }
     findings.note("messages", Unit::Count, outcome.messages as f64);
     let in_flight = outcome.in_flight_bytes_max as f64;
-    findings.note("most under way to a rank", Unit::Bytes, in_flight);
+    findings.note("most bytes in flight to a rank", Unit::Bytes, in_flight);
     let of_credits = in_flight / outcome.credit_bytes_max.max(1) as f64;
-    findings.note("of the credits of a rank", Unit::Part, of_credits);
+    findings.note("most bytes in flight to a rank, as part of its credits", Unit::Part, of_credits);
     if fold.is_none() {
         let carried = &outcome.carried_bytes;
         tell_links(&mut findings, &network, carried, outcome.time_s, "job-utilisation");

@@ -208,7 +208,7 @@ impl Scenario {
         };
         if plan.fabric.tiers.len() < *tiers {
             let what = format!("the number of tiers of switches of {name}");
-            let remedy = format!("{} needs {tiers}; take another cluster", self.name);
+            let remedy = format!("{} needs at least {tiers}; take another cluster", self.name);
             return Err(SimError::number(what, plan.fabric.tiers.len(), remedy));
         }
         let own = |parameter: &&Parameter| !OF_NETWORK.contains(&parameter.name);
@@ -459,11 +459,11 @@ fn tell_links(
         let spread = spread(network, tier, &used);
         findings.note(format!("MMR of links to a {name}"), Unit::Ratio, spread.max_to_mean);
         for (bars, (what, value)) in bars.iter_mut().zip([
-            ("least", spread.least),
+            ("lowest", spread.least),
             ("mean", spread.mean),
-            ("most", spread.most),
+            ("highest", spread.most),
         ]) {
-            findings.note(format!("{what} used link to a {name}"), Unit::Part, value);
+            findings.note(format!("{what} utilisation of links to a {name}"), Unit::Part, value);
             bars.push(value);
         }
     }
@@ -471,6 +471,6 @@ fn tell_links(
     let title = "Utilisation of uplinks by tier";
     let figure = Figure::bars(figure, title, "part of the bandwidth", &groups);
     let [least, mean, most] = bars;
-    let figure = figure.with_bars("least", &least).with_bars("mean", &mean);
-    findings.figures.push(figure.with_bars("most", &most));
+    let figure = figure.with_bars("lowest", &least).with_bars("mean", &mean);
+    findings.figures.push(figure.with_bars("highest", &most));
 }

@@ -21,7 +21,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "message_kib",
         value: 1024.0,
-        what: "KiB of a message, where routing looks at each (flowlet, adaptive)",
+        what: "KiB of a message; only flowlet and adaptive routing use it",
     },
 ];
 
@@ -67,11 +67,12 @@ fn check(traffic: &Traffic, network: &Network) -> Result<(), SimError> {
         return Err(SimError::number(what, 0, "record at least one of each"));
     }
     if *ranks > network.ranks() {
-        let remedy = format!("replay it on a network of so many: this one has {}", network.ranks());
+        let remedy =
+            format!("replay it on a larger network: this one has {} ranks", network.ranks());
         return Err(SimError::number("the number of ranks of the traffic", ranks, remedy));
     }
     if !(interval_s.is_finite() && *interval_s > 0.0) {
-        let remedy = "give the seconds of one, above 0";
+        let remedy = "give a number of seconds above 0";
         return Err(SimError::number("the length of an interval", interval_s, remedy));
     }
     for (number, bytes) in intervals.iter().enumerate() {
@@ -136,7 +137,7 @@ impl<'a> Replaying<'a> {
         let sending = traffic.intervals.iter().filter(|interval| !interval.is_empty()).count();
         if sending as f64 * f64::from(network.links()) > LINKS_SEEN_MAX {
             let remedy = "take longer intervals, or a smaller network (--hosts)";
-            return Err(SimError::number("the number of intervals that send", sending, remedy));
+            return Err(SimError::number("the number of intervals with traffic", sending, remedy));
         }
         Ok(Replaying {
             network,
@@ -228,7 +229,7 @@ impl<'a> Replaying<'a> {
             streams.iter().map(|stream| (stream.bytes / message_bytes).ceil()).sum();
         if messages > MESSAGES_MAX {
             let remedy =
-                "give longer ones (message_kib), or a routing that does not look at messages";
+                "give longer messages (message_kib), or a routing other than flowlet and adaptive";
             return Err(SimError::number(
                 "the number of messages of an interval",
                 messages,
@@ -261,10 +262,10 @@ impl<'a> Replaying<'a> {
         let Traffic { interval_s, intervals, .. } = self.traffic;
         let recorded_s = intervals.len() as f64 * interval_s;
         let late = self.seen.iter().filter(|seen| seen.takes_s > *interval_s).count();
-        findings.note("recorded", Unit::Seconds, recorded_s);
-        findings.note("until all has arrived", Unit::Seconds, self.free_s);
-        findings.note("over what was recorded", Unit::Ratio, self.free_s / recorded_s);
-        let what = "until all has arrived, if ports alone limited it";
+        findings.note("recorded time", Unit::Seconds, recorded_s);
+        findings.note("time until all traffic has arrived", Unit::Seconds, self.free_s);
+        findings.note("simulated time over recorded time", Unit::Ratio, self.free_s / recorded_s);
+        let what = "time until all traffic has arrived, if only ports limited it";
         findings.note(what, Unit::Seconds, self.ports_free_s);
         findings.note("bytes between hosts", Unit::Bytes, self.across_bytes);
         findings.note("bytes inside hosts", Unit::Bytes, self.inside_bytes);
@@ -273,12 +274,13 @@ impl<'a> Replaying<'a> {
         let takes = |of: fn(&Seen) -> f64| self.seen.iter().map(of).sum::<f64>();
         let (all_s, ports_s) = (takes(|seen| seen.takes_s), takes(|seen| seen.ports_s));
         if ports_s > 0.0 {
-            findings.note("time of sending", Unit::Seconds, all_s);
-            findings.note("over that of ports alone", Unit::Ratio, all_s / ports_s);
+            findings.note("time of all intervals", Unit::Seconds, all_s);
+            let what = "time of all intervals, over that of ports alone";
+            findings.note(what, Unit::Ratio, all_s / ports_s);
         }
         if self.crossing_s > 0.0 {
             let over = self.crossing_s / self.roofline_s;
-            findings.note("over the roofline of the network", Unit::Ratio, over);
+            findings.note("time between hosts, over the network's roofline", Unit::Ratio, over);
             for (tier, ratios) in self.network.plan().fabric.tiers.iter().zip(&self.ratios) {
                 let what = format!("MMR of links to a {}, mean of intervals", tier.name);
                 findings.note(what, Unit::Ratio, mean(ratios));
@@ -363,22 +365,23 @@ mod tests {
         let on = on("meta-24576", 4);
         for (name, scheme) in SCHEMES {
             let report = replayed(&trailing, &on, scheme).unwrap();
-            let ends = value(&report, "until all has arrived");
-            assert!(near(ends, 3.1) && value(&report, "recorded") == 100.0, "{name}: {ends}");
+            let ends = value(&report, "time until all traffic has arrived");
+            assert!(near(ends, 3.1) && value(&report, "recorded time") == 100.0, "{name}: {ends}");
             let report = replayed(&both, &on, scheme).unwrap();
-            assert_eq!(value(&report, "recorded"), 4.0);
+            assert_eq!(value(&report, "recorded time"), 4.0);
             // The second interval waits until 2 s; the last one begins on time, at 3 s.
-            let ends = value(&report, "until all has arrived");
+            let ends = value(&report, "time until all traffic has arrived");
             assert!(near(ends, 3.1), "{name}: {ends}");
-            assert!(near(value(&report, "time of sending"), 2.2), "{name}");
+            assert!(near(value(&report, "time of all intervals"), 2.2), "{name}");
             assert_eq!(value(&report, "intervals that take longer than their length"), 1.0);
             assert_eq!(value(&report, "bytes between hosts"), (long + 2 * short) as f64);
-            assert!(near(value(&report, "over that of ports alone"), 1.0), "{name}");
+            let over = value(&report, "time of all intervals, over that of ports alone");
+            assert!(near(over, 1.0), "{name}: {over}");
         }
     }
 
     #[test]
-    fn what_collides_takes_longer_than_ports_alone() {
+    fn colliding_flows_take_longer_than_ports_alone() {
         let hosts = Hosts::of(&Vec::from_iter((0..128u32).map(|rank| rank / 8)));
         let algorithm = ccl_core::algorithm::find(Collective::AllToAll, "direct").unwrap();
         let sent = Sent { algorithm, root: 0, count: 1 << 22, element_bytes: 4, hosts: &hosts };
@@ -391,8 +394,8 @@ mod tests {
             let (across, inside) =
                 (value(&report, "bytes between hosts"), value(&report, "bytes inside hosts"));
             assert!(near(across + inside, 3.0 * all as f64), "{across} {inside}");
-            assert!(value(&report, "most used link to a CTSW") <= 1.0 + 1e-9);
-            value(&report, "over the roofline of the network")
+            assert!(value(&report, "highest utilisation of links to a CTSW") <= 1.0 + 1e-9);
+            value(&report, "time between hosts, over the network's roofline")
         };
         let (hashed, sprayed) = (over(Scheme::HashedPairs), over(Scheme::Spray));
         assert!(sprayed < 1.05, "{sprayed}");
@@ -404,19 +407,19 @@ mod tests {
         // Each rank sends by its four NICs of 12.5 GB/s, to a rank on its own rail or on another.
         let traffic = traffic(16, &[&[((0, 8), 10_000_000_000), ((1, 10), 10_000_000_000)]]);
         let report = replayed(&traffic, &on("p5", 2), Scheme::HashedPairs).unwrap();
-        assert!(near(value(&report, "until all has arrived"), 0.2), "{report:?}");
+        assert!(near(value(&report, "time until all traffic has arrived"), 0.2), "{report:?}");
     }
 
     #[test]
-    fn what_stays_inside_takes_the_time_of_links_inside() {
+    fn traffic_inside_a_host_takes_the_time_of_its_inner_links() {
         let traffic = traffic(8, &[&[((0, 1), 450_000_000_000), ((2, 2), u64::MAX), ((3, 4), 0)]]);
         let report = replayed(&traffic, &on("superpod-256", 1), Scheme::Te).unwrap();
-        assert!(near(value(&report, "until all has arrived"), 1.0), "{report:?}");
+        assert!(near(value(&report, "time until all traffic has arrived"), 1.0), "{report:?}");
         assert_eq!(value(&report, "bytes between hosts"), 0.0);
     }
 
     #[test]
-    fn what_cannot_be_replayed_is_said() {
+    fn traffic_that_cannot_be_replayed_is_refused_with_the_reason() {
         let on = on("p5", 2);
         let wrong =
             |traffic: &Traffic| replayed(traffic, &on, Scheme::Ecmp).unwrap_err().to_string();

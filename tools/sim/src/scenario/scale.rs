@@ -15,7 +15,7 @@ use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "scale",
-    title: "a large collective, by folded ranks",
+    title: "a large collective, simulated with folded ranks",
     source: "",
     parameters: &[
         Parameter { name: "zones", value: 1.0, what: "zones" },
@@ -29,9 +29,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "kib", value: 32.0, what: "KiB of a rank's buffer for each rank" },
         Parameter { name: "channels", value: 1.0, what: "channels" },
         Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
-        Parameter { name: "under_way", value: 4.0, what: "slots under way from a NIC" },
+        Parameter { name: "under_way", value: 4.0, what: "slots in flight from a NIC" },
         Parameter { name: "settle", value: 2.0, what: "slot times between updates of the rates" },
-        Parameter { name: "folded", value: 1.0, what: "0: every rank for itself" },
+        Parameter { name: "folded", value: 1.0, what: "0: simulate every rank, 1: fold ranks" },
     ],
     run,
 };
@@ -78,12 +78,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let job = Job::first(network.plan().hosts);
         let streams = job.streams(&network, &call, 1, 0)?;
         findings.note(
-            "over roofline",
+            "time over roofline",
             Unit::Ratio,
             outcome.time_s / roofline_s(&network, &streams),
         );
     }
     findings.note("messages simulated", Unit::Count, outcome.messages as f64);
-    findings.note("times that rates were shared", Unit::Count, outcome.settled as f64);
+    findings.note("times that rates were computed", Unit::Count, outcome.settled as f64);
     Ok(findings)
 }

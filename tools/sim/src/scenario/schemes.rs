@@ -66,15 +66,15 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let zone = Zone { racks: setting.count("racks"), uplinks, ..Zone::default() };
     let whole = Network::new(setting.plan(&zone)?)?;
     if whole.plan().hosts < 2 {
-        return Err(SimError::number("the number of hosts", whole.plan().hosts, "give two hosts"));
+        return Err(SimError::number("the number of hosts", whole.plan().hosts, "give at least 2"));
     }
     let mut cut = whole.clone();
     fail_some(&mut cut, setting.whole("failed"));
     let mut findings = Findings::default();
     let names = SCHEMES.map(|(name, _)| name);
-    let title = "Scattered jobs by way of routing";
+    let title = "Scattered jobs by routing scheme";
     let mut figure = Figure::bars("schemes-roofline", title, "part of the roofline", &names);
-    let mut uneven = Figure::bars("schemes-mmr", "Bytes on uplinks", "max to mean", &names);
+    let mut uneven = Figure::bars("schemes-mmr", "Bytes on uplinks", "max-to-mean ratio", &names);
     for (state, network) in [("whole", &whole), ("with failed links", &cut)] {
         let mut bars = Vec::new();
         let mut ratios = Vec::new();

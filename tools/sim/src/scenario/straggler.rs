@@ -20,7 +20,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "racks", value: 4.0, what: "racks of two hosts of eight ranks" },
         Parameter { name: "mib", value: 32.0, what: "MiB of the buffer" },
         Parameter { name: "late_us", value: 500.0, what: "microseconds that rank 3 is late" },
-        Parameter { name: "slowness", value: 4.0, what: "by how much host 1's NICs are slower" },
+        Parameter { name: "slowness", value: 4.0, what: "slowdown factor of host 1's NICs" },
     ],
     run,
 };
@@ -82,7 +82,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let what = format!("{algorithm}: time that a late rank costs, as part of its delay");
         let cost = (times[1] - times[0]) / late_s.max(1e-12);
         findings.expect(what, Unit::Part, cost, Expected::Between(0.0, 1.0));
-        let what = format!("{algorithm}: a slow host makes all slower");
+        let what = format!("{algorithm}: time with a slow host, over that without");
         let slowness = Expected::Between(1.0, setting.number("slowness").max(1.0));
         findings.expect(what, Unit::Ratio, times[2] / times[0], slowness);
         figure = figure.with_bars(algorithm, &times);

@@ -71,7 +71,7 @@ impl RailsLane {
                 }
             }
             if rail(self).is_some_and(|(_, is_open)| is_open) {
-                self.fail(number, at, "the peer has closed it".to_owned());
+                self.fail(number, at, "the peer has closed its end of the rail".to_owned());
             }
         }
         let Some(Some(link)) = self.links.get(number) else { return };
@@ -99,7 +99,7 @@ impl RailsLane {
         }
         if fate.missing > 0 {
             let text = format!(
-                "rail {} has failed ({}): {} puts that its device had done have not arrived",
+                "rail {} has failed ({}): {} puts that its device reported done have not arrived",
                 fate.rail,
                 failure.as_deref().unwrap_or("reason unknown"),
                 fate.missing

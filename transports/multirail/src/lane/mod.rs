@@ -544,7 +544,7 @@ impl Lane for RailsLane {
     }
 
     fn abort(&mut self, endpoint: EndpointId) {
-        self.lose(endpoint.0 as usize, "this side has given the link up");
+        self.lose(endpoint.0 as usize, "this side has aborted the link");
         self.detach(endpoint);
     }
 
@@ -574,7 +574,7 @@ impl Lane for RailsLane {
         }
         if keys.rails.iter().all(Option::is_none) {
             return Err(failed.unwrap_or_else(|| TransportError::Lost {
-                peer: "a peer behind rails".to_owned(),
+                peer: "a multi-rail peer".to_owned(),
                 reason: format!("no rail to it can reach this memory: {}", link.reasons()),
             }));
         }
@@ -620,7 +620,7 @@ impl Lane for RailsLane {
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
-        Err(TransportError::NotMapped { peer: "a peer behind rails".to_owned() })
+        Err(TransportError::NotMapped { peer: "a multi-rail peer".to_owned() })
     }
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

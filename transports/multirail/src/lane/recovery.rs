@@ -166,7 +166,7 @@ impl RailsLane {
         if let Some(striping) = &link.striping {
             lane.set_striping(endpoint, striping);
         }
-        let what = if link.rails[at].failures == 0 { "has come" } else { "is back" };
+        let what = if link.rails[at].failures == 0 { "has joined its link" } else { "is back" };
         tracing::info!(rail = at, device = with.names[index], "a rail {what}");
         self.route(index, endpoint, Some((number, at)));
         self.send_keys(number, at, Note::Ready);

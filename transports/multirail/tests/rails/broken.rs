@@ -67,7 +67,7 @@ impl Faults for Faulty {
 }
 
 fn refused(code: i32) -> Result<(), TransportError> {
-    let (call, reason, advice) = ("a call", "as told".to_owned(), "tell it otherwise");
+    let (call, reason, advice) = ("a call", "refused by the test".to_owned(), "do not refuse it");
     if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
 }
 
@@ -110,7 +110,7 @@ fn await_event(world: &World, lanes: &mut [Box<dyn Lane>; 2], side: usize) -> Ev
 }
 
 #[test]
-fn what_one_device_does_not_take_goes_over_the_others() {
+fn puts_avoid_a_device_that_refuses_memory_or_lanes() {
     const BYTES: usize = 4096;
     for (broken, has_lanes) in [(0, true), (1, true), (0, false), (1, false)] {
         let (sides, knobs) = sides();
@@ -154,19 +154,19 @@ fn what_one_device_does_not_take_goes_over_the_others() {
 }
 
 #[test]
-fn without_a_device_that_works_or_with_a_shortage_there_is_no_lane() {
+fn a_lane_needs_a_working_device_and_no_shortage() {
     for codes in [[EIO, EIO], [EMFILE, 0], [0, EMFILE]] {
         let (sides, knobs) = sides();
         for (knobs, code) in knobs.iter().zip(codes) {
             knobs.lane_code.store(code, Ordering::Relaxed);
         }
         let error = sides.devices[0].lane().unwrap_err().to_string();
-        assert!(error.contains("as told"), "{codes:?}: {error}");
+        assert!(error.contains("refused by the test"), "{codes:?}: {error}");
     }
 }
 
 #[test]
-fn what_is_short_or_registered_is_so_with_all_devices() {
+fn a_shortage_or_refusal_of_one_device_fails_the_registration() {
     const ENOMEM: i32 = 12;
     let (sides, knobs) = sides();
     let (device, region) = (&sides.devices[0], Region::private(4096));
@@ -176,7 +176,8 @@ fn what_is_short_or_registered_is_so_with_all_devices() {
         assert!(errors.iter().all(TransportError::is_shortage), "{errors:?}");
         knobs[at].code.store(EIO, Ordering::Relaxed);
         let error = device.register(&region).unwrap_err();
-        assert!(!error.is_shortage() && error.to_string().contains("as told"), "{error}");
+        let is_named = error.to_string().contains("refused by the test");
+        assert!(!error.is_shortage() && is_named, "{error}");
         knobs[at].code.store(0, Ordering::Relaxed);
     }
     knobs.iter().for_each(|knobs| knobs.code.store(EIO, Ordering::Relaxed));
@@ -217,14 +218,14 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     };
     assert!(!up(Duration::from_secs(10)), "the rail is up although no proof has arrived");
     knobs[1].is_full.store(false, Ordering::Relaxed);
-    assert!(up(Duration::from_secs(10)), "it never comes back");
+    assert!(up(Duration::from_secs(10)), "the rail never comes back");
 }
 
 /// Checks that all rails wait for their farewells at the same time. A failed call may have to wait
 /// for farewells before it returns its error. Waits one after the other would multiply this delay
 /// by the number of rails.
 #[test]
-fn farewells_of_rails_are_said_together() {
+fn rails_send_their_farewells_together() {
     for by_drop in [false, true] {
         let (sides, knobs) = sides();
         let mut lanes = [0, 1].map(|side: usize| sides.devices[side].lane().unwrap());
@@ -239,8 +240,8 @@ fn farewells_of_rails_are_said_together() {
         drop(lane);
         let log = knobs[0].log.lock().unwrap();
         let first = [(0, Step::Farewell), (1, Step::Farewell), (0, Step::Farewell)];
-        assert_eq!(log[..3], first, "in turn: {log:?}");
+        assert_eq!(log[..3], first, "the rails wait one after the other: {log:?}");
         let detached = log.iter().position(|(_, step)| *step == Step::Detach);
-        assert!(by_drop || detached >= Some(8), "before both were over: {log:?}");
+        assert!(by_drop || detached >= Some(8), "detached before the farewells ended: {log:?}");
     }
 }

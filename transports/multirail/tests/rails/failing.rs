@@ -184,17 +184,21 @@ impl End {
     /// Checks that every put of the other side has arrived once and unchanged.
     fn check(&self, side: usize, context: &str) {
         assert_eq!(self.lost, None, "{context}");
-        assert!(self.arrived.values().all(|count| *count == 1), "{context}: twice");
-        assert!(self.done.values().all(|count| *count == 1), "{context}: done twice");
+        assert!(self.arrived.values().all(|count| *count == 1), "{context}: a put arrived twice");
+        assert!(self.done.values().all(|count| *count == 1), "{context}: a put was done twice");
         for number in 0..self.puts {
             let mut seen = vec![0; length(number)];
             self.inbox.read(number * STRIDE, &mut seen).unwrap();
             let right = seen.iter().all(|seen| *seen == byte(1 - side, number));
-            assert!(right, "{context}: put {number} is wrong");
+            assert!(right, "{context}: put {number} arrived with wrong bytes");
         }
         let mut word = [0; WORD];
         self.inbox.read(self.puts * STRIDE, &mut word).unwrap();
-        assert_eq!(u64::from_le_bytes(word), 500, "{context}: an old word came late");
+        assert_eq!(
+            u64::from_le_bytes(word),
+            500,
+            "{context}: an old word has replaced the last one"
+        );
     }
 
     fn failures(&self) -> u64 {
@@ -267,7 +271,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
                 }
                 world.step();
                 ends.iter().for_each(|end| assert_eq!(end.lost, None, "{context}"));
-                assert!(world.now() < until, "{context}");
+                assert!(world.now() < until, "{context}: the puts take too long");
             }
             // Failed rails have time to come back; some may take longer.
             for _ in 0..random.below(400) {
@@ -283,11 +287,11 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
         ends.iter().enumerate().for_each(|(side, end)| end.check(side, &context));
         failures += ends.iter().map(End::failures).sum::<u64>();
     }
-    assert!(failures > 100, "only {failures} rails have failed");
+    assert!(failures > 100, "rails have failed only {failures} times");
 }
 
 #[test]
-fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
+fn a_rail_is_used_again_once_a_test_put_passes_over_it() {
     let sides = TwoSides::new([2, 2], conditions(), 3);
     let (world, mut random) = (&sides.world, Random::new(3));
     let mut ends = ends(&sides, 3000, 0);
@@ -305,7 +309,7 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
         let is_away = |end: &End| !end.lane.rails(end.endpoint)[1].is_up;
         let dead = world.now() < cut_until;
         assert!(!dead || ends.iter().filter(has_failed).all(is_away), "a cut rail is shown as up");
-        assert!(world.now() < until, "it never comes back");
+        assert!(world.now() < until, "the rail never comes back");
     }
     ends.iter_mut().for_each(|end| end.allowed = end.puts);
     let carried = |end: &End| end.lane.rails(end.endpoint)[1].puts;
@@ -315,9 +319,10 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
         world.step();
         assert!(world.now() < until);
     }
-    ends.iter().enumerate().for_each(|(side, end)| end.check(side, "back"));
+    ends.iter().enumerate().for_each(|(side, end)| end.check(side, "after the rail came back"));
     for (end, before) in ends.iter().zip(before) {
-        assert!(carried(end) > before + 100, "{before} {:?}", end.lane.rails(end.endpoint));
+        let rails = end.lane.rails(end.endpoint);
+        assert!(carried(end) > before + 100, "rail 1 had {before} puts, and now: {rails:?}");
     }
 }
 
@@ -346,7 +351,7 @@ fn rails_that_the_address_does_not_name_come_later() {
                 whole = true;
                 ends.iter_mut().for_each(|end| end.allowed = end.puts);
             }
-            assert!(world.now() < until, "{counts:?} {:?}", ends.each_ref().map(up));
+            assert!(world.now() < until, "{counts:?}, (up, all): {:?}", ends.each_ref().map(up));
         }
         for (side, end) in ends.iter().enumerate() {
             end.check(side, "late rails");
@@ -359,7 +364,7 @@ fn rails_that_the_address_does_not_name_come_later() {
 /// Checks that puts with equal immediates are told apart if enough other immediates come between
 /// them. A rail fails near the end of each phase.
 #[test]
-fn names_may_be_used_again_in_turns() {
+fn immediates_may_be_reused_after_enough_others() {
     const PHASES: usize = 3;
     const PUTS: usize = 20_000;
     for seed in 0..2 {
@@ -379,7 +384,7 @@ fn names_may_be_used_again_in_turns() {
                 ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
                 world.step();
                 ends.iter().for_each(|end| assert_eq!(end.lost, None, "seed {seed}"));
-                assert!(world.now() < until, "seed {seed}");
+                assert!(world.now() < until, "seed {seed}: the puts take too long");
             }
         }
         while !ends.iter().all(End::is_complete) {
@@ -388,14 +393,14 @@ fn names_may_be_used_again_in_turns() {
         }
         ends.iter().enumerate().for_each(|(side, end)| end.check(side, "immediates in turns"));
         let failed = |end: &End| end.failures() >= PHASES as u64;
-        assert!(ends.iter().all(failed), "{:?}", ends.each_ref().map(End::failures));
+        assert!(ends.iter().all(failed), "failures: {:?}", ends.each_ref().map(End::failures));
     }
 }
 
 /// A dying device may lose puts that it has acknowledged but whose arrival nobody has read. Such a
 /// loss ends the link with an error.
 #[test]
-fn a_device_that_dies_silently_is_taken_out_or_named() {
+fn a_device_that_dies_silently_is_dropped_or_ends_the_link() {
     let (mut went_on, mut named) = (0, 0);
     for seed in 0..30 {
         let side = seed as u32 % 2;
@@ -408,7 +413,7 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
         while !ends.iter().all(End::is_complete) && !is_lost(&ends) {
             ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
             world.step();
-            assert!(world.now() < until, "seed {seed}: neither complete nor lost");
+            assert!(world.now() < until, "seed {seed}: the link is neither complete nor lost");
         }
         if is_lost(&ends) {
             named += 1;
@@ -419,11 +424,11 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
             ends.iter().enumerate().for_each(|(side, end)| end.check(side, "a dead device"));
         }
     }
-    assert!(went_on > 0 && named > 0, "{went_on} went on, {named} were named");
+    assert!(went_on > 0 && named > 0, "{went_on} links went on, {named} were lost");
 }
 
 #[test]
-fn with_the_last_rail_the_link_is_lost_and_each_has_its_reason() {
+fn losing_the_last_rail_loses_the_link_with_a_reason_per_rail() {
     let sides = TwoSides::new([2, 2], conditions(), 5);
     let (world, mut random) = (&sides.world, Random::new(5));
     let mut ends = ends(&sides, 5000, 0);
@@ -462,16 +467,16 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
             ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
             world.step();
             assert_eq!(ends[0].lost, None);
-            assert!(world.now() < until, "seed {seed}: {} notes", ends[1].notes.len());
+            assert!(world.now() < until, "seed {seed}: only {} notes arrived", ends[1].notes.len());
         }
-        assert!(ends[1].notes == said, "seed {seed}");
+        assert!(ends[1].notes == said, "seed {seed}: the notes are changed or out of order");
     }
 }
 
 /// A repeated put goes to the memory that it named when it was taken, even if imports have changed
 /// since.
 #[test]
-fn repeated_puts_go_where_they_were_meant_to_go() {
+fn a_repeated_put_goes_to_the_memory_that_it_named_at_first() {
     let sides = TwoSides::new([2, 2], conditions(), 11);
     let world = &sides.world;
     let mut ends = ends(&sides, 0, 0);
@@ -498,7 +503,7 @@ fn repeated_puts_go_where_they_were_meant_to_go() {
     let endpoint = ends[0].endpoint;
     ends[0].lane.forget(endpoint, mr);
     let (other, again) = share(&mut ends);
-    assert_eq!(again, mr, "a number that is free is used again");
+    assert_eq!(again, mr, "an import must reuse the number that was freed");
     world.disconnect(0, 1);
     let until = world.now() + PATIENCE;
     while ends[0].done.len() < 16 || ends[1].notes.is_empty() {
@@ -521,6 +526,6 @@ fn repeated_puts_go_where_they_were_meant_to_go() {
         region.read(0, &mut bytes).unwrap();
         bytes
     };
-    assert!(bytes(&meant).iter().all(|byte| *byte == 7), "not all of it has come");
-    assert!(bytes(&other).iter().all(|byte| *byte == 0), "it went elsewhere");
+    assert!(bytes(&meant).iter().all(|byte| *byte == 7), "some bytes have not arrived");
+    assert!(bytes(&other).iter().all(|byte| *byte == 0), "a put went to other memory");
 }

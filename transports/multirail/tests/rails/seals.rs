@@ -102,5 +102,5 @@ fn messages_taken_early_come_once_while_rails_fail() {
             failures += links.rails().map(|(_, rail)| rail.failures).sum::<u64>();
         }
     }
-    assert!(early > 1000 && failures > 40, "{early} taken early, {failures} failures");
+    assert!(early > 1000 && failures > 40, "{early} taken early, {failures} rail failures");
 }

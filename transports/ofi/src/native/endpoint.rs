@@ -579,10 +579,13 @@ mod tests {
             let address = endpoint.address().unwrap();
             let error = endpoint.insert(&address[..address.len() - 1]).unwrap_err();
             assert!(error.to_string().starts_with("fi_av_insert: "), "{name}: {error}");
-            assert!(endpoint.insert(&[]).is_err(), "{name}");
+            assert!(endpoint.insert(&[]).is_err(), "{name} accepted an empty address");
             let mut other = address.clone();
             other[0] ^= 0xff;
-            assert!(name == "shm" || endpoint.insert(&other).is_err(), "{name}: another family");
+            assert!(
+                name == "shm" || endpoint.insert(&other).is_err(),
+                "{name} accepted an address of another family"
+            );
             endpoint.insert(&address).unwrap();
         }
     }

@@ -151,7 +151,7 @@ impl Info {
         let name = name.map_err(|_| OfiError::Call {
             call: "fi_getinfo",
             code: libc::EINVAL,
-            reason: "the name of a provider has no zeros".to_owned(),
+            reason: "the name of a provider must not contain zero bytes".to_owned(),
         })?;
         // SAFETY: the offer is whole, and nobody else has it.
         let info = unsafe { &mut *self.raw.as_ptr() };

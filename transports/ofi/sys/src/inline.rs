@@ -34,7 +34,7 @@ macro_rules! call_required {
 ///
 /// # Safety
 ///
-/// The object is open, and nothing that depends on it is.
+/// The object is open, and no object that depends on it is open.
 pub unsafe fn fi_close(object: *mut fid) -> c_int {
     call!((*object).ops, close(object))
 }
@@ -209,7 +209,7 @@ pub unsafe fn fi_cq_strerror(
 ) -> *const c_char {
     // SAFETY: the queue is open.
     let table = unsafe { (*queue).ops };
-    // SAFETY: so its table is valid.
+    // SAFETY: the table of an open queue is valid.
     let strerror = unsafe { (*table).strerror };
     strerror.map_or(ptr::null(), |strerror| {
         // SAFETY: the caller keeps the contract; at most `text.len()` characters are written.

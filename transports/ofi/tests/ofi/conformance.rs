@@ -83,7 +83,7 @@ pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
 /// Test of the suite that fails for writes over a software provider. Such a provider receives a
 /// write in parts, and checks the key only at the beginning. Puts over it are messages, unless the
 /// options ask for writes.
-const WITHDRAWN: &str = "a put under way to deregistered memory writes nothing";
+const WITHDRAWN: &str = "a put under way writes nothing to memory after its deregistration";
 
 /// Returns the installed providers that run anywhere.
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
@@ -204,7 +204,7 @@ fn memory_that_was_not_shared_is_not_written() {
     let mut told = Vec::new();
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while told.len() < 2 {
-        assert!(std::time::Instant::now() < until, "{told:?}");
+        assert!(std::time::Instant::now() < until, "only these events came: {told:?}");
         for lane in &mut lanes {
             let mut events = Vec::new();
             lane.poll(fixture.now(), &mut events).unwrap();
@@ -215,7 +215,7 @@ fn memory_that_was_not_shared_is_not_written() {
             }));
         }
     }
-    assert!(told[1].contains("memory that is not shared with it"), "{told:?}");
+    assert!(told[1].contains("memory that is not shared with its sender"), "{told:?}");
     assert_eq!(told[0], "1");
     let read = |region: &Region| {
         let mut bytes = [0; 64];

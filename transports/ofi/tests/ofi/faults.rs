@@ -42,7 +42,7 @@ fn leave(sides: &mut [Side; 2]) {
 }
 
 fn lost_to_both(sides: &mut [Side; 2], words: &str) {
-    until(sides, "both are told", |sides| sides.iter().all(|side| side.lost().is_some()));
+    until(sides, "both lose the link", |sides| sides.iter().all(|side| side.lost().is_some()));
     let reasons = sides.each_ref().map(|side| side.lost().unwrap());
     assert!(reasons.iter().all(|reason| reason.contains(words)), "{reasons:?}");
 }
@@ -67,7 +67,7 @@ fn a_put_that_fails_loses_the_link() {
             sides[0].put_bytes(7, BYTES);
             lost_to_both(&mut sides, "the provider says: the software provider was told to fail");
             let is_done = sides[0].has(&Event::Done { id: 7 });
-            assert!(!is_done, "{fault:?}: done, and failed");
+            assert!(!is_done, "{fault:?}: the put is done although it failed");
         }
     }
 }
@@ -75,7 +75,7 @@ fn a_put_that_fails_loses_the_link() {
 /// Requests are repeated while the provider takes none, even for seconds. Nothing is lost or
 /// doubled.
 #[test]
-fn requests_that_are_not_taken_wait() {
+fn requests_wait_until_the_provider_takes_them() {
     for limits in kinds("soft-busy") {
         let ((provider, _proxy), mut sides) = sides(&limits);
         exchange(&mut sides, 1);
@@ -94,7 +94,7 @@ fn requests_that_are_not_taken_wait() {
             let early = sides[1].arrived();
             assert_eq!(early, [1], "{condition:?}");
             provider.set(Condition::Good);
-            until(&mut sides, "all arrive", |sides| sides[1].arrived().len() == 21);
+            until(&mut sides, "all puts arrive", |sides| sides[1].arrived().len() == 21);
             let mut arrived = sides[1].arrived();
             arrived.sort_unstable();
             assert_eq!(arrived, Vec::from_iter([1].into_iter().chain(100..120)));
@@ -115,16 +115,16 @@ fn control_goes_in_the_traffic_class_of_low_latency() {
         provider.set(Condition::Congested);
         sides[0].put(7);
         sides[0].put_control(8);
-        until(&mut sides, "control arrives", |sides| sides[1].arrived() == [1, 8]);
+        until(&mut sides, "the control put arrives", |sides| sides[1].arrived() == [1, 8]);
         provider.set(Condition::Good);
-        until(&mut sides, "data arrive, too", |sides| sides[1].arrived() == [1, 8, 7]);
+        until(&mut sides, "the data arrive, too", |sides| sides[1].arrived() == [1, 8, 7]);
         leave(&mut sides);
     }
 }
 
 /// Control puts overtake waiting data even if this side or its peer has no low-latency class.
 #[test]
-fn control_waits_behind_no_data() {
+fn control_puts_overtake_waiting_data() {
     let one_class = Limits { low_latency: false, version: 117, requests: 1, ..Limits::efa(3) };
     for (low_latency, version) in [(false, 117), (true, 207)] {
         let other = Limits { low_latency, version, ..one_class.clone() };
@@ -142,7 +142,7 @@ fn control_waits_behind_no_data() {
             (100..163).for_each(|immediate| sides[id].put(immediate));
             sides[id].put_control(8);
             each.iter().for_each(|provider| provider.set(Condition::Good));
-            until(&mut sides, "all arrive", |sides| sides[1 - id].arrived().len() == 65);
+            until(&mut sides, "all puts arrive", |sides| sides[1 - id].arrived().len() == 65);
             // Arrivals may be reported late. Completions show the order of the puts, since one put
             // is under way at a time.
             let done = sides[id].events.iter().filter_map(|event| match event {
@@ -162,13 +162,13 @@ fn a_peer_that_has_not_answered_is_written_to_once() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
     provider.set(Condition::Still);
     (0..5).for_each(|immediate| sides[0].put(immediate));
-    until(&mut sides, "it is written to", |_| provider.under_way() > 0);
+    until(&mut sides, "the peer is written to", |_| provider.under_way() > 0);
     for _ in 0..100 {
         sides[0].lane.poll(now(), &mut Vec::new()).unwrap();
         assert_eq!(provider.under_way(), 1);
     }
     provider.set(Condition::Good);
-    until(&mut sides, "all arrive", |sides| sides[1].arrived().len() == 5);
+    until(&mut sides, "all puts arrive", |sides| sides[1].arrived().len() == 5);
     leave(&mut sides);
 }
 
@@ -178,9 +178,9 @@ fn a_packet_of_the_providers_own_that_fails_loses_no_link() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
     exchange(&mut sides, 1);
     let (endpoints, _) = provider.in_use();
-    assert_eq!(provider.fail_packets(libc::EHOSTUNREACH), endpoints, "each can be told");
+    assert_eq!(provider.fail_packets(libc::EHOSTUNREACH), endpoints, "some endpoint got no error");
     exchange(&mut sides, 2);
-    until(&mut sides, "they are read", |_| provider.unread_errors() == 0);
+    until(&mut sides, "the errors are read", |_| provider.unread_errors() == 0);
     assert_eq!(sides.each_ref().map(Side::lost), [None, None]);
     leave(&mut sides);
 }
@@ -198,12 +198,12 @@ fn a_queue_that_cannot_be_read_loses_all_links() {
 /// A message that the provider reports as done but never delivers is noticed: the sender tells the
 /// receiver how much it has sent.
 #[test]
-fn messages_that_are_lost_without_a_sign_are_missed() {
+fn a_message_that_the_provider_loses_silently_is_noticed() {
     let ((provider, _proxy), mut sides) = sides(&kinds("soft-vanishes")[1]);
     exchange(&mut sides, 1);
     provider.fail_next(Fault::Vanishes);
     sides[0].put(7);
-    until(&mut sides, "it is done", |sides| sides[0].has(&Event::Done { id: 7 }));
+    until(&mut sides, "the put is done", |sides| sides[0].has(&Event::Done { id: 7 }));
     // The time is an argument of `poll`. Here it runs ten times as fast.
     let begun = now();
     while sides[1].lost().is_none() {
@@ -239,7 +239,7 @@ fn a_peer_that_never_joins_is_lost() {
 
 /// Two sides with different modes both report the difference.
 #[test]
-fn a_peer_that_moves_data_otherwise_is_lost() {
+fn a_peer_with_another_mode_is_lost_with_the_reason() {
     let efa = Limits::efa(1);
     let emulates = Limits { emulates_writes: true, ..Limits::efa(1) };
     let other = Limits { name: "soft-other", ..Limits::sockets(1) };
@@ -276,7 +276,7 @@ fn a_peer_that_moves_data_otherwise_is_lost() {
 /// Memory that is deregistered during a send is not read any more: the links of the sending lane
 /// end.
 #[test]
-fn memory_that_is_given_back_is_not_sent_from() {
+fn deregistered_memory_is_not_sent() {
     let conditions = [Condition::Still, Condition::Busy];
     let all =
         conditions.into_iter().flat_map(|it| kinds("soft-withdrawn").map(|limits| (it, limits)));
@@ -294,10 +294,10 @@ fn memory_that_is_given_back_is_not_sent_from() {
         assert_eq!(provider.under_way(), 0, "{limits:?}");
         sides[0].memory.write(0, &[9; BYTES]).unwrap();
         provider.set(Condition::Good);
-        lost_to_both(&mut sides, "memory was deregistered while it was being sent from");
+        lost_to_both(&mut sides, "memory was deregistered while it was being sent");
         let mut there = vec![0; BYTES];
         sides[1].memory.read(0, &mut there).unwrap();
-        assert!(there.iter().all(|byte| *byte != 9), "it was read afterwards");
+        assert!(there.iter().all(|byte| *byte != 9), "deregistered memory was read");
     }
 }
 
@@ -342,7 +342,11 @@ fn nobody_joins_an_endpoint_whose_queue_has_failed() {
         exchange(&mut sides, 1);
         let _proxy = fail_and_join_again(&provider, &mut sides);
         exchange(&mut sides, 2);
-        assert_eq!(provider.in_use().0, 2 * endpoints, "one half has failed");
+        assert_eq!(
+            provider.in_use().0,
+            2 * endpoints,
+            "failed endpoints must stay beside the new ones"
+        );
         drop(sides);
         assert_eq!(provider.in_use(), (0, 0));
     }
@@ -364,5 +368,5 @@ fn deregistering_memory_of_a_failed_endpoint_harms_no_other() {
     assert_eq!(provider.in_use().0, 2 * endpoints);
     sides[0].device.deregister(key).unwrap();
     exchange(&mut sides, 4);
-    assert_eq!(provider.in_use().0, 3 * endpoints / 2, "one side's has closed");
+    assert_eq!(provider.in_use().0, 3 * endpoints / 2, "one side's failed endpoints must close");
 }

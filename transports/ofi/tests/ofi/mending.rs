@@ -159,7 +159,7 @@ pub(crate) fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2])
     let begun = Instant::now();
     while !done(sides) {
         let told = sides.each_ref().map(|side| &side.events);
-        assert!(begun.elapsed() < PATIENCE, "{what}: {told:?}");
+        assert!(begun.elapsed() < PATIENCE, "timed out: {what}; events: {told:?}");
         for side in sides.iter_mut() {
             side.lane.poll(now(), &mut side.events).unwrap();
         }
@@ -172,7 +172,7 @@ pub(crate) fn exchange(sides: &mut [Side; 2], number: u32) {
         side.put(number);
         side.lane.note(side.at, &number.to_le_bytes()).unwrap();
     }
-    until(sides, "they exchange", |sides| {
+    until(sides, "the puts and notes arrive", |sides| {
         sides.iter().all(|side| {
             let (endpoint, bytes) = (side.at, number.to_le_bytes().to_vec());
             side.has(&Event::Arrived { endpoint, immediate: number, bytes: 64 })
@@ -191,7 +191,7 @@ fn a_connection_that_breaks_is_made_anew() {
             proxy.cut();
             exchange(&mut sides, number);
         }
-        assert!(proxy.made() >= 4, "{} connections", proxy.made());
+        assert!(proxy.made() >= 4, "only {} connections", proxy.made());
         assert!(sides.iter().all(|side| side.lost().is_none()));
     }
 }
@@ -203,7 +203,9 @@ fn a_connection_that_does_not_come_back_loses_the_peer() {
         exchange(&mut sides, 1);
         proxy.refuse(true);
         proxy.cut();
-        until(&mut sides, "both are told", |sides| sides.iter().all(|side| side.lost().is_some()));
+        until(&mut sides, "both lose the link", |sides| {
+            sides.iter().all(|side| side.lost().is_some())
+        });
         for side in &sides {
             let reason = side.lost().unwrap();
             assert!(reason.contains("broke (") && reason.contains("within 3.5s"), "{reason}");

@@ -42,13 +42,13 @@ fn a_lane_that_sleeps_is_woken() {
             };
             let (begun, mut wakes) = (Instant::now(), 0);
             while !sleeper.events.iter().any(heard) {
-                assert!(begun.elapsed() < LONG / 2, "{provider}, {by_note}");
+                assert!(begun.elapsed() < LONG / 2, "{provider}, by note {by_note}: not woken");
                 sleeper.lane.sleep(LONG);
                 sleeper.lane.poll(now(), &mut sleeper.events).unwrap();
                 wakes += 1;
             }
             is_heard.store(true, Ordering::Relaxed);
-            assert!(wakes <= WAKES_MAX, "{provider}, {by_note}: woke {wakes} times");
+            assert!(wakes <= WAKES_MAX, "{provider}, by note {by_note}: woke {wakes} times");
         });
     }
 }

@@ -38,7 +38,7 @@ fn connect(listening: &dyn Device, connecting: &dyn Device) -> [Connected; 2] {
         }
     }
     assert_eq!(listener.rejected(), 0);
-    assert!(coming.poll(now()).is_err(), "handed out once");
+    assert!(coming.poll(now()).is_err(), "the connection was handed out twice");
     [here.unwrap(), there.unwrap()]
 }
 
@@ -107,7 +107,7 @@ fn the_only_device_opens_and_no_other() {
 }
 
 #[test]
-fn the_listener_learns_who_comes() {
+fn the_listener_gets_the_hello_of_its_peer() {
     let device = ShmDevice::open().unwrap();
     let [here, there] = connect(&device, &device);
     assert_eq!(here.hello, b"it is me");
@@ -157,7 +157,7 @@ fn ten_thousand_puts_arrive_in_order_around_the_ring() {
 }
 
 #[test]
-fn nobody_may_have_more_outstanding_than_the_caps_say() {
+fn outstanding_puts_are_limited_as_the_capabilities_say() {
     let [mut sender, mut receiver] = sides(64);
     let (_, remote) = share(&mut receiver, &mut sender);
     let depth = sender.device.caps().depth_max;
@@ -178,7 +178,7 @@ fn nobody_may_have_more_outstanding_than_the_caps_say() {
 }
 
 #[test]
-fn ranges_and_names_are_checked_before_anything_moves() {
+fn requests_are_checked_before_any_byte_moves() {
     let [mut sender, mut receiver] = sides(100);
     let (_, remote) = share(&mut receiver, &mut sender);
     let good = sender.put(remote, 100, Some(1), 1);
@@ -212,7 +212,7 @@ fn ranges_and_names_are_checked_before_anything_moves() {
         assert_eq!(sender.lane.post(now(), &[good, bad]).unwrap(), 1, "{bad:?}");
         assert_eq!(sender.events(), [Event::Done { id: 1 }]);
     }
-    assert_eq!(receiver.events().len(), 9, "the good ones");
+    assert_eq!(receiver.events().len(), 9, "only the valid puts may arrive");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn memory_that_both_sides_have_dropped_is_gone() {
 
 /// Offers beyond the limit wait in the socket until others are imported.
 #[test]
-fn more_memory_may_be_offered_than_fits() {
+fn offers_beyond_the_limit_wait_in_the_socket() {
     let [mut a, mut b] = sides(64);
     let keys: Vec<RemoteKey> = (0..WAITING_MAX + 8)
         .map(|_| {
@@ -296,14 +296,14 @@ fn memory_shared_before_the_peer_closed_is_still_mapped() {
         let mapped = b.lane.map(b.endpoint, &key).unwrap();
         let mut text = [0; 4];
         mapped.read(0, &mut text).unwrap();
-        assert_eq!(&text, b"left", "{unread}");
+        assert_eq!(&text, b"left", "with an unread message: {unread}");
         let error = b.lane.map(b.endpoint, &key).unwrap_err();
         assert!(matches!(error, TransportError::Lost { .. }), "{error}");
     }
 }
 
 #[test]
-fn only_allocated_memory_is_shared_but_any_is_a_source() {
+fn only_allocated_memory_is_shared_but_any_can_be_sent() {
     let [mut a, mut b] = sides(64);
     let (_, remote) = share(&mut a, &mut b);
     let own = Region::private(64);
@@ -378,10 +378,10 @@ fn a_detached_peer_is_lost_after_its_last_put() {
     };
     assert_eq!(*endpoint, a.endpoint);
     assert!(reason.contains(&format!("process {}", std::process::id())), "{reason}");
-    assert!(a.events().is_empty(), "lost once");
+    assert!(a.events().is_empty(), "an event came after the loss");
     assert_eq!(a.lane.poll_timeout(), None);
     let put = a.put(of_b, 4, Some(1), 9);
-    assert_eq!(a.lane.post(now(), &[put]).unwrap(), 1, "void");
+    assert_eq!(a.lane.post(now(), &[put]).unwrap(), 1, "a put to a lost peer must be taken");
     assert!(a.events().is_empty());
     let error = a.lane.share(a.endpoint, a.key).unwrap_err();
     assert!(matches!(error, TransportError::Lost { .. }), "{error}");
@@ -444,6 +444,6 @@ fn a_peer_that_writes_nonsense_into_its_ring_is_lost() {
     }
     let events = side.events();
     assert_eq!(events.len(), 3);
-    assert!(matches!(&events[2], Event::Lost { reason, .. } if reason.contains("nonsense")));
+    assert!(matches!(&events[2], Event::Lost { reason, .. } if reason.contains("invalid")));
     assert!(side.events().is_empty());
 }

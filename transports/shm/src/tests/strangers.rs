@@ -82,7 +82,7 @@ fn a_wrong_secret_is_refused_on_both_sides() {
     let (answer, accepted) = settle(&mut *listener, &mut *coming);
     let error = answer.unwrap_err();
     assert!(matches!(error, TransportError::Refused { .. }), "{error}");
-    assert!(error.to_string().contains("secrets of the two differ"), "{error}");
+    assert!(error.to_string().contains("different secrets"), "{error}");
     assert!(accepted.is_none());
     assert_eq!(listener.rejected(), 1);
     assert!(!format!("{coming:?}{listener:?}").contains("[6, 6"), "the secret is printed");
@@ -134,7 +134,7 @@ fn silent_strangers_hold_few_connections_for_a_short_time() {
     }
     assert_eq!(poll(5000, &mut *listener).1, 64);
     let accepted = (0..5).any(|_| poll(5001, &mut *listener).0);
-    assert!(accepted, "a peer gets in while 36 others are still silent");
+    assert!(accepted, "a peer must get in while 36 strangers are silent");
     assert_eq!(poll(10_001, &mut *listener).1, 100);
 }
 
@@ -218,7 +218,7 @@ fn a_false_listener_gets_nothing() {
 }
 
 #[test]
-fn another_version_is_told_ours() {
+fn a_peer_of_another_version_learns_this_version() {
     let device = ShmDevice::open().unwrap();
     let mut listener = device.listen(&SECRET).unwrap();
     let socket = stranger(&*listener);
@@ -230,7 +230,7 @@ fn another_version_is_told_ours() {
 }
 
 #[test]
-fn nobody_there_and_nobody_answering_are_errors() {
+fn a_missing_or_silent_listener_is_an_error() {
     let device = ShmDevice::open().unwrap();
     let listener = device.listen(&SECRET).unwrap();
     let begin = now();

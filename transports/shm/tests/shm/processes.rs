@@ -97,7 +97,7 @@ fn accept(device: &dyn Device, peer: &mut Peer) -> Connected {
         if let Some(connected) = listener.poll(now()).unwrap() {
             return connected;
         }
-        assert!(now() < until, "nobody came");
+        assert!(now() < until, "no peer has connected in time");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -237,7 +237,7 @@ fn meet(peer: &mut Peer) -> (Box<dyn Lane>, EndpointId, String) {
     assert_eq!(&text, b"from the child");
     theirs.read(100, &mut text).unwrap();
     assert_eq!(&text, b"from the child");
-    assert!(names().contains(&listens_at), "the child listens");
+    assert!(names().contains(&listens_at), "the child's listener is not listed");
     (lane, endpoint, listens_at)
 }
 
@@ -257,7 +257,7 @@ fn a_killed_peer_is_lost_at_once_and_leaves_nothing() {
     let before = dev_shm();
     let mut peer = Peer::start("peer");
     let (mut lane, endpoint, listens_at) = meet(&mut peer);
-    assert_eq!(dev_shm(), before, "while running");
+    assert_eq!(dev_shm(), before, "a running peer must leave no files in /dev/shm");
     peer.child.kill().unwrap();
     let reason = expect_lost(&mut *lane, endpoint, peer.child.id());
     assert!(reason.contains("ended") || reason.contains("killed"), "{reason}");
@@ -288,7 +288,7 @@ fn fork_and_touch() {
     let (memory, key) = device.allocate(4096).unwrap();
     memory.write(0, &[7]).unwrap();
     let start = memory.start();
-    tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "it is there")));
+    tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "the parent's memory is mapped")));
     let mut held = Some((memory, device));
     tell(&forked(|| {
         let page = fresh_page(start);
@@ -335,7 +335,7 @@ fn fresh_page(at: *mut u8) -> *mut u8 {
 fn a_forked_child_cannot_touch_what_is_shared() {
     let mut peer = Peer::start("fork and touch");
     let said: Vec<String> = (0..3).map(|_| peer.heard()).collect();
-    assert_eq!(said, ["signal 11", "fine", "7"], "touching, dropping, the parent's byte");
+    assert_eq!(said, ["signal 11", "fine", "7"], "results: a touch, a drop, the parent's byte");
 }
 
 /// Sets limits of this process. Tells the parent the results of calls under each limit.
@@ -365,7 +365,7 @@ fn limits() {
 }
 
 #[test]
-fn limits_are_errors_of_the_call_that_meets_them() {
+fn a_call_that_exceeds_a_limit_returns_an_error() {
     let mut peer = Peer::start("limits");
     let said: Vec<String> = (0..6).map(|_| peer.heard()).collect();
     // ENOMEM 12, EMFILE 24, EFBIG 27.
@@ -383,7 +383,7 @@ fn as_nobody() {
     let mut coming = device.connect(&address, &SECRET, b"", now() + PATIENCE).unwrap();
     let error = loop {
         match coming.poll(now()) {
-            Ok(answer) => assert!(answer.is_none(), "root let nobody in"),
+            Ok(answer) => assert!(answer.is_none(), "root admitted another user"),
             Err(error) => break error,
         }
     };
@@ -395,7 +395,7 @@ fn as_nobody() {
 }
 
 #[test]
-fn another_user_is_refused_whatever_it_knows() {
+fn another_user_is_refused_even_with_the_secret() {
     if !rustix::process::geteuid().is_root() {
         // The test needs root to become another user.
         return;

@@ -40,13 +40,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intents_survive_their_journey_and_nonsense_does_not() {
+    fn an_encoded_intent_decodes_and_malformed_bytes_do_not() {
         let intent = Intent { link: [2; 16], number: 3, count: 4, text: b"rank 5".to_vec() };
         let bytes = intent.encode();
         assert_eq!(Intent::decode(&bytes), Some(intent));
         assert_eq!(Intent::decode(&bytes[..18]), None);
         let mut beyond = bytes;
         beyond[16] = 4;
-        assert_eq!(Intent::decode(&beyond), None, "connection 4 of 4");
+        assert_eq!(Intent::decode(&beyond), None, "number 4 of 4, which begin at 0");
     }
 }

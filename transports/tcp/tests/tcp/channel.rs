@@ -28,13 +28,13 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 #[test]
-fn what_goes_over_the_wire_can_be_read_only_if_it_is_not_encrypted() {
+fn bytes_on_the_wire_are_readable_only_without_tls() {
     for tls in [false, true] {
         let mut pair = Pair::new(3, Duration::from_secs(20), tls);
         pair.proxy.record();
         exchange(&mut pair, 20, |_, _| {});
         let recorded = pair.proxy.recorded();
-        assert!(recorded.len() > 20 * 20_000, "{} bytes", recorded.len());
+        assert!(recorded.len() > 20 * 20_000, "only {} bytes", recorded.len());
         for number in [1, 2, 3] {
             assert_eq!(contains(&recorded, &text(number, 8)), !tls, "message {number}");
         }
@@ -42,13 +42,13 @@ fn what_goes_over_the_wire_can_be_read_only_if_it_is_not_encrypted() {
 }
 
 #[test]
-fn what_was_changed_on_the_way_is_not_taken_in_but_sent_again() {
+fn bytes_changed_on_the_wire_are_dropped_and_sent_again() {
     for spoil_after in [100_000, 5_000] {
         let mut pair = Pair::new(1, Duration::from_secs(20), true);
         pair.proxy.spoil_after(spoil_after);
         exchange(&mut pair, 100, |_, _| {});
         assert!(pair.proxy.has_spoilt());
-        assert!(pair.proxy.made() >= 2, "{} connections", pair.proxy.made());
+        assert!(pair.proxy.made() >= 2, "only {} connections", pair.proxy.made());
     }
 }
 
@@ -62,11 +62,11 @@ fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> Transpo
     let begun = Instant::now();
     let mut error = None;
     while error.is_none() || listener.rejected() == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(8), "{error:?}");
-        assert!(listener.poll(now()).unwrap().is_none(), "it was let in");
+        assert!(begun.elapsed() < Duration::from_secs(8), "not rejected in time: {error:?}");
+        assert!(listener.poll(now()).unwrap().is_none(), "the listener admitted the peer");
         if error.is_none() {
             match connecting.poll(now()) {
-                Ok(connected) => assert!(connected.is_none(), "it was taken in"),
+                Ok(connected) => assert!(connected.is_none(), "the connection succeeded"),
                 Err(found) => error = Some(found),
             }
         }
@@ -75,7 +75,7 @@ fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> Transpo
 }
 
 #[test]
-fn who_encrypts_and_who_does_not_are_told_that_they_differ() {
+fn sides_that_differ_in_encryption_report_the_difference() {
     for tls in [false, true] {
         let listener = device(1, Duration::from_secs(1), !tls).listen(&SECRET).unwrap();
         let address = listener.address();
@@ -88,7 +88,7 @@ fn who_encrypts_and_who_does_not_are_told_that_they_differ() {
 }
 
 #[test]
-fn who_decrypts_in_between_is_found_out_on_both_sides() {
+fn a_proxy_that_decrypts_is_detected_by_both_sides() {
     let listener = device(1, Duration::from_secs(1), true).listen(&SECRET).unwrap();
     let address = listener.address();
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -98,7 +98,7 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
     let error = refused(&way, listener, true);
     assert!(matches!(error, TransportError::Refused { .. }), "{error:?}");
     assert!(error.to_string().contains("somebody between the two decrypts"), "{error}");
-    assert_eq!(thread.join().unwrap(), 64, "bytes that were read in between");
+    assert_eq!(thread.join().unwrap(), 64, "bytes that the proxy decrypted");
 }
 
 /// Relays the handshake that precedes TLS. Then runs a TLS session of its own with each side, and

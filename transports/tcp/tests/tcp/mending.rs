@@ -129,7 +129,7 @@ impl Side {
     fn take_done(&mut self, done: &mut [bool]) {
         self.events.retain(|event| {
             let Event::Done { id } = event else { return true };
-            assert!(!std::mem::replace(&mut done[*id as usize], true), "{id} was done twice");
+            assert!(!std::mem::replace(&mut done[*id as usize], true), "put {id} was done twice");
             false
         });
     }
@@ -177,7 +177,7 @@ impl Side {
         self.events.retain(|event| {
             let Event::Arrived { immediate, bytes: length, .. } = event else { return true };
             let number = *immediate as usize;
-            assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
+            assert!(!std::mem::replace(&mut seen[number], true), "message {number} arrived twice");
             assert_eq!(*length, bytes(number));
             let mut said = vec![0; *length];
             let (slot, head) = (number % SLOTS, HEAD.min(*length));
@@ -185,7 +185,7 @@ impl Side {
             if self.lands[slot] {
                 self.target.read(slot * SLOT_BYTES + HEAD, &mut said[head..]).unwrap();
             }
-            assert!(said == text(number, *length), "message {number}");
+            assert!(said == text(number, *length), "message {number} has wrong bytes");
             false
         });
     }
@@ -206,7 +206,7 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
     let begun = Instant::now();
     while seen.iter().chain(&done).any(|flags| all_below(flags) < messages) {
         let now = [&seen, &done].map(|both| [all_below(&both[0]), all_below(&both[1])]);
-        assert!(begun.elapsed() < Duration::from_secs(60), "{sent:?} {now:?}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "sent: {sent:?}, seen, done: {now:?}");
         for side in 0..2 {
             let window = all_below(&seen[1 - side]).min(all_below(&done[side])) + SLOTS;
             while sent[side] < messages.min(window) {
@@ -227,13 +227,13 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
             pair.sides[side].take_done(&mut done[side]);
             pair.sides[side].check(&mut seen[side], bytes);
             let lost = pair.sides[side].events.first();
-            assert_eq!(lost, None, "side {side}: {sent:?} {now:?}");
+            assert_eq!(lost, None, "side {side}, sent: {sent:?}, seen, done: {now:?}");
         }
     }
 }
 
 #[test]
-fn what_a_break_swallows_is_sent_again_and_seen_once() {
+fn messages_lost_in_a_break_are_sent_again_and_arrive_once() {
     for (sockets, tls) in [1, 3, 6].into_iter().flat_map(|n| TLS.iter().map(move |tls| (n, *tls))) {
         let mut pair = Pair::new(sockets, Duration::from_secs(20), tls);
         exchange(&mut pair, 1000, |pair, sent| {
@@ -241,7 +241,7 @@ fn what_a_break_swallows_is_sent_again_and_seen_once() {
                 pair.proxy.cut();
             }
         });
-        assert!(pair.proxy.made() > 10, "{} connections", pair.proxy.made());
+        assert!(pair.proxy.made() > 10, "only {} connections", pair.proxy.made());
     }
 }
 
@@ -252,7 +252,7 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
         let mut pair = Pair::new(1, Duration::from_secs(20), tls);
         pair.proxy.cut_after(cut_after);
         exchange(&mut pair, 300, |_, _| {});
-        assert!(pair.proxy.made() > 3, "{} connections", pair.proxy.made());
+        assert!(pair.proxy.made() > 3, "only {} connections", pair.proxy.made());
     }
 }
 
@@ -316,20 +316,23 @@ fn a_peer_that_computes_is_waited_for() {
                 lane.poll(now(), events).unwrap();
                 assert_eq!(events[..], [], "side {waiting}");
                 let is_late = begun.elapsed() > Duration::from_secs(10);
-                assert!(!is_late, "side {waiting} holds up other calls");
+                assert!(!is_late, "side {waiting} does not drain in time");
             }
         }
         let begun = Instant::now();
         let has_come = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
         while !pair.sides[1 - waiting].events.iter().any(has_come) {
             pair.poll();
-            assert!(begun.elapsed() < Duration::from_secs(10), "side {waiting}");
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "the put of side {waiting} did not arrive"
+            );
         }
     }
 }
 
 #[test]
-fn what_a_break_may_have_swallowed_has_not_left() {
+fn a_lane_is_not_drained_while_a_break_may_have_lost_a_put() {
     let mut pair = Pair::new(1, Duration::from_secs(20), false);
     exchange(&mut pair, 20, |_, _| {});
     let begun = Instant::now();
@@ -343,7 +346,7 @@ fn what_a_break_may_have_swallowed_has_not_left() {
     while pair.sides[0].lane.is_drained() {
         let Side { lane, events, .. } = &mut pair.sides[0];
         lane.poll(now(), events).unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10), "the lane takes the put for sent");
+        assert!(begun.elapsed() < Duration::from_secs(10), "the lane counts the put as sent");
     }
     let has_come = |pair: &Pair| {
         let is_it = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
@@ -431,7 +434,7 @@ fn a_link_ends_though_a_child_has_its_socket() {
 }
 
 #[test]
-fn a_peer_that_nobody_answers_for_is_gone_at_once() {
+fn a_peer_without_a_listening_process_is_lost_at_once() {
     let mut pair = Pair::new(1, Duration::from_secs(60), false);
     exchange(&mut pair, 20, |_, _| {});
     let [near, far] = &mut pair.sides;

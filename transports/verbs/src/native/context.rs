@@ -12,7 +12,7 @@ use rustix::process::{Pid, getpid};
 
 use super::{check, last};
 
-/// A row of a port's table of addresses.
+/// A row of a port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GidRow {
     pub(crate) index: u32,
@@ -137,12 +137,12 @@ impl Context {
         Ok(attr)
     }
 
-    /// Returns the rows of a port's table of addresses that hold an address.
+    /// Returns the rows of a port's GID table that hold an address.
     pub(crate) fn gids(&self, port: u8, rows: u32) -> Vec<GidRow> {
         (0..rows).filter_map(|row| self.gid(port, row)).collect()
     }
 
-    /// Returns a row of a port's table of addresses, unless it is empty.
+    /// Returns a row of a port's GID table, unless it is empty.
     pub(crate) fn gid(&self, port: u8, row: u32) -> Option<GidRow> {
         let Some(query) = self.functions.query_gid_ex else { return self.gid_of_old(port, row) };
         let (mut entry, bytes) = (ibv_gid_entry::default(), size_of::<ibv_gid_entry>());

@@ -46,7 +46,7 @@ fn failure(call: &'static str, code: c_int, advice: &'static str) -> TransportEr
 }
 
 /// Advice for the error of a control group that has reached its limit of RDMA objects.
-const GROUP: &str = "the process's control group may have no more objects of the device: raise its \
+const GROUP: &str = "the process's control group has reached its limit of RDMA objects: raise the \
                      limit (`rdma.max`, see /sys/fs/cgroup), or use fewer queue pairs per peer, \
                      such as FERROCCL_IB_POLICY=2";
 

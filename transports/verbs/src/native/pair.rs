@@ -30,7 +30,7 @@ pub(crate) struct Path {
     pub(crate) port: u8,
     /// Index into the port's partition key (P_Key) table.
     pub(crate) partition: u16,
-    /// Row of the port's table of addresses; none if the path is not routed.
+    /// Row of the port's GID table; none if the path is not routed.
     pub(crate) gid_index: Option<u8>,
     /// The peer's address.
     pub(crate) peer_gid: [u8; 16],
@@ -287,7 +287,7 @@ impl Pair {
         let result = unsafe { ibv_post_send(self.pair.as_ptr(), list, &raw mut bad) };
         self.sge_pairs.clear();
         self.requests.clear();
-        check("ibv_post_send", result, "this is a fault of the library")
+        check("ibv_post_send", result, "this is a defect of ferroccl, please report it")
     }
 
     /// Posts receive requests, which take only immediates. Their completions have the id `name`.
@@ -305,7 +305,7 @@ impl Pair {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the pair is alive, and so is every element of the list.
         let result = unsafe { ibv_post_recv(self.pair.as_ptr(), start, &raw mut bad) };
-        check("ibv_post_recv", result, "this is a fault of the library")
+        check("ibv_post_recv", result, "this is a defect of ferroccl, please report it")
     }
 }
 
@@ -360,6 +360,6 @@ const PAIRS: &str = "if the device has no queue pair left, use fewer per peer, s
                      FERROCCL_IB_POLICY=2; if memory is short, raise the limit of locked memory: \
                      `ulimit -l unlimited`";
 const PORT: &str = "see whether the port and the partition exist: `ibv_devinfo -v`";
-const PATH: &str = "see whether the peer's address can be reached from this device's, and whether \
-                    the chosen row of the table of addresses has the same RoCE version and IP \
-                    family";
+const PATH: &str = "see whether this device's address reaches the peer's address, and whether the \
+                    chosen row of the GID table has the RoCE version and the IP family \
+                    of the peer's row";

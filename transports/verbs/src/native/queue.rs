@@ -36,7 +36,7 @@ impl Queue {
         let queue =
             unsafe { (functions.create_cq)(context.raw(), room, none, channel.as_ptr(), 0) };
         let Some(queue) = NonNull::new(queue) else {
-            let error = last("ibv_create_cq", "the device has no room for so many completions");
+            let error = last("ibv_create_cq", "the device has no room for this completion queue");
             // SAFETY: nobody uses the channel.
             unsafe { (functions.destroy_comp_channel)(channel.as_ptr()) };
             return Err(error);

@@ -113,10 +113,10 @@ functions! {
     /// `port_cap_flags2`.
     required query_port = "ibv_query_port":
         unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
-    /// Queries a row of a port's table of addresses.
+    /// Queries a row of a port's GID table.
     required query_gid = "ibv_query_gid":
         unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
-    /// Queries a row of a port's table of addresses, with the type of the address.
+    /// Queries a row of a port's GID table, with the type of the address.
     optional query_gid_ex = "_ibv_query_gid_ex":
         unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, size_t) -> c_int;
     /// Queries an entry of a port's partition key (P_Key) table, in network byte order.

@@ -202,10 +202,10 @@ fn compile(name: &str, program: &str) -> (bool, String) {
 }
 
 #[test]
-fn the_header_says_the_same() {
+fn structures_and_constants_match_the_c_header() {
     let (there, _) = compile("header", "#include <infiniband/verbs.h>\n");
     if !there {
-        println!("\nSKIPPED: no infiniband/verbs.h (libibverbs-dev)");
+        println!("\nSKIPPED: there is no infiniband/verbs.h (libibverbs-dev)");
         return;
     }
     let mut claims =
@@ -220,7 +220,7 @@ fn the_header_says_the_same() {
 
 /// Loading the library and listing devices gives an error or a list on every machine.
 #[test]
-fn a_machine_without_the_library_or_without_devices_is_no_fault() {
+fn a_machine_without_the_library_or_devices_causes_no_crash() {
     match system() {
         Err(error) => {
             let said = error.to_string();

@@ -148,7 +148,7 @@ pub struct ibv_gid {
     pub raw: [u8; 16],
 }
 
-/// Row of a port's table of addresses.
+/// Row of a port's GID table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // The manual page of ibv_query_gid_ex explains the fields.
@@ -279,7 +279,7 @@ pub struct ibv_global_route {
     /// Label that tells flows apart. If the device does not choose the UDP source port itself, the
     /// port follows from the label.
     pub flow_label: u32,
-    /// Row of this port's table of addresses.
+    /// Row of this port's GID table.
     pub sgid_index: u8,
     /// Number of routers that a packet may pass.
     pub hop_limit: u8,

@@ -88,7 +88,7 @@ fn one_queue_pair_passes_the_suite() {
 
 /// Multi-rail needs puts that are done only when the peer has them.
 #[test]
-fn puts_that_are_done_when_the_peer_has_them_pass_the_suite() {
+fn acknowledged_puts_pass_the_suite() {
     let policy = "3".parse().unwrap();
     let options = local(Options { policy, acknowledged: true, ..Options::default() });
     passes(|| Verbs::new(&options, &Limits::default()));
@@ -110,7 +110,7 @@ fn puts_in_parts_pass_the_suite() {
 }
 
 #[test]
-fn puts_to_the_least_loaded_pass_the_suite() {
+fn puts_on_the_least_loaded_queue_pair_pass_the_suite() {
     let policy = "qps=5 order=load_aware in_flight=3".parse().unwrap();
     let options = local(Options { policy, ..Options::default() });
     passes(|| Verbs::new(&options, &Limits::default()));

@@ -65,7 +65,7 @@ fn lost(end: &End) -> Option<&str> {
         _ => None,
     });
     let reason = reasons.next();
-    assert_eq!(reasons.next(), None, "told twice");
+    assert_eq!(reasons.next(), None, "the loss was reported twice");
     reason
 }
 
@@ -97,7 +97,7 @@ fn a_write_that_fails_ends_the_link_and_is_not_done() {
     for (status, meaning) in [
         (IBV_WC_LOC_QP_OP_ERR, "the device's own link went down"),
         (IBV_WC_LOC_PROT_ERR, "was not registered"),
-        (IBV_WC_REM_ACCESS_ERR, "has taken back the memory"),
+        (IBV_WC_REM_ACCESS_ERR, "has revoked access to the memory"),
         (IBV_WC_RETRY_EXC_ERR, "the peer does not answer"),
         (IBV_WC_RNR_RETRY_EXC_ERR, "does not poll its completions"),
         (IBV_WC_FATAL_ERR, "the device has failed"),
@@ -124,7 +124,7 @@ fn a_write_that_fails_ends_the_link_and_is_not_done() {
 /// Every put that is reported as done has arrived, even if one put fails while others are under
 /// way on other queue pairs.
 #[test]
-fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
+fn striped_puts_are_done_only_if_they_have_arrived() {
     for policy in ["3", "qps=4 order=split chunk=1K"] {
         for late in [false, true] {
             for round in 0..20 {
@@ -139,9 +139,15 @@ fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
                 post(&mut ends[0], 9..17);
                 lose(&mut ends);
                 let (done, arrived) = (done(&ends[0]), arrived(&ends[1]));
-                assert!(done.iter().all(|id| arrived.contains(id)), "{done:?} of {arrived:?}");
-                assert!(done.len() >= before && done.len() < 17, "{before} {done:?}");
-                assert!(late || arrived.len() < 17, "one has failed: {arrived:?}");
+                assert!(
+                    done.iter().all(|id| arrived.contains(id)),
+                    "puts {done:?} are done, but only {arrived:?} have arrived"
+                );
+                assert!(
+                    done.len() >= before && done.len() < 17,
+                    "{before} puts were done before, {done:?} are done now"
+                );
+                assert!(late || arrived.len() < 17, "the failed put arrived: {arrived:?}");
             }
         }
     }
@@ -169,7 +175,7 @@ fn a_queue_pair_that_fails_ends_its_link() {
 
 /// Any lane of the device may be the one that reads the event: libibverbs returns each event once.
 #[test]
-fn a_device_that_fails_ends_all_its_links_and_those_to_come() {
+fn a_device_that_fails_ends_its_links() {
     for (event, meaning) in [
         (IBV_EVENT_DEVICE_FATAL, "the device failed"),
         (IBV_EVENT_CQ_ERR, "a completion queue overflowed"),
@@ -184,13 +190,16 @@ fn a_device_that_fails_ends_all_its_links_and_those_to_come() {
             assert!(own.contains(meaning) && own.contains(&name), "{own}");
             assert!(theirs.contains("says: ") && theirs.contains(meaning), "{theirs}");
             let (done, arrived) = (done(&ends[0]), arrived(&ends[1]));
-            assert!(done.iter().all(|id| arrived.contains(id)), "{done:?} of {arrived:?}");
+            assert!(
+                done.iter().all(|id| arrived.contains(id)),
+                "puts {done:?} are done, but only {arrived:?} have arrived"
+            );
         }
     }
 }
 
 #[test]
-fn events_that_change_nothing_are_passed_over() {
+fn events_of_changed_addresses_and_partitions_end_no_link() {
     let mut ends = working(&options("1", true), 2);
     for event in [IBV_EVENT_LID_CHANGE, IBV_EVENT_GID_CHANGE, IBV_EVENT_PKEY_CHANGE] {
         ends[0].soft.raise(event);
@@ -225,12 +234,12 @@ fn a_port_whose_link_comes_back_in_time_goes_on() {
         ends[side].soft.set_link(true);
         go_on(&mut ends, |[one, other]| done(one) == [0, 1] && arrived(other) == [0, 1]);
         poll_at(&mut ends, since + 3 * patience);
-        assert_eq!(ends.each_ref().map(lost), [None; 2], "what was mended is over");
+        assert_eq!(ends.each_ref().map(lost), [None; 2], "a restored link was lost");
     }
 }
 
 #[test]
-fn a_port_whose_link_stays_away_loses_its_links() {
+fn a_port_whose_link_stays_down_loses_its_connections() {
     let (patience, moment) = (Options::default().link_within, Duration::from_millis(10));
     for side in [0, 1] {
         let mut ends = working(&options("1", true), 2);

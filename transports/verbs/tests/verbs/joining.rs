@@ -36,7 +36,7 @@ fn gids(ips: &[[u8; 4]]) -> Gids {
 
 /// An address that is removed before the link is made is not used.
 #[test]
-fn of_several_addresses_those_of_one_subnet_meet() {
+fn sides_with_several_addresses_connect_in_a_common_subnet() {
     let own = [[10, 79, 1, 1], [192, 168, 9, 1]];
     let theirs = [[172, 16, 0, 2], [192, 168, 9, 2]];
     for (left, expected) in [(2, [own[1], theirs[1]]), (1, [own[0], theirs[0]])] {
@@ -52,7 +52,7 @@ fn of_several_addresses_those_of_one_subnet_meet() {
 }
 
 #[test]
-fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
+fn a_peer_that_sends_notes_but_never_connects_is_lost_in_time() {
     let join_within = Duration::from_secs(20);
     let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
     let start = ccl_clock::now();
@@ -68,7 +68,7 @@ fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
 
 /// A middlebox may forget the idle side connection; queue pairs do not need it.
 #[test]
-fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
+fn a_reset_of_the_side_connection_harms_no_queue_pair() {
     notes_survive(Proxy::cut, &[&[0, 1]]);
 }
 
@@ -106,7 +106,7 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
             end.lane.poll(start + at * Duration::from_millis(1) + jump, &mut end.events).unwrap();
             std::thread::sleep(Duration::from_millis(1));
             let lost = end.events.iter().any(|event| matches!(event, Event::Lost { .. }));
-            assert!(!lost, "end {waiting}: {:?}", end.events);
+            assert!(!lost, "end {waiting} lost its link: {:?}", end.events);
         }
         ends[0].lane.post(ccl_clock::now(), &[puts[0]]).unwrap();
         go_on(&mut ends, |[_, other]| other.events.iter().any(arrived));
@@ -125,7 +125,7 @@ fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| arrived(&other.events) == 1);
     for round in 0..3u8 {
-        assert_eq!(proxy.made(), u64::from(round) + 1, "connections so far");
+        assert_eq!(proxy.made(), u64::from(round) + 1, "wrong number of connections");
         cut(&proxy);
         ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
         for group in groups {
@@ -145,19 +145,19 @@ fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     }
     for (at, end) in ends.iter().enumerate() {
         let lost = end.events.iter().any(|event| matches!(event, Event::Lost { .. }));
-        assert!(!lost, "{:?}", end.events);
+        assert!(!lost, "end {at} lost its link: {:?}", end.events);
         let told = end.events.iter().filter_map(|event| match event {
             Event::Note { bytes, .. } => Some(bytes.clone()),
             _ => None,
         });
         let expected = Vec::from_iter((0..3).map(|round| vec![round, 1 - at as u8]));
-        assert_eq!(Vec::from_iter(told), expected, "once, in order");
+        assert_eq!(Vec::from_iter(told), expected, "notes must arrive once, in order");
     }
 }
 
 /// The GID table of a port is filled again row by row when the port comes back up.
 #[test]
-fn an_address_that_leads_further_is_taken_once_it_is_there() {
+fn a_routed_address_replaces_a_link_local_one_once_it_exists() {
     let [local, routed] = ["fe80::7", "::ffff:10.79.1.7"].map(|ip| {
         let ip: Ipv6Addr = ip.parse().unwrap();
         Some((ip.octets(), IBV_GID_TYPE_ROCE_V2))
@@ -173,7 +173,7 @@ fn an_address_that_leads_further_is_taken_once_it_is_there() {
 
 /// A port without an address can listen, since it may have one again when peers connect.
 #[test]
-fn a_port_that_has_lost_its_address_is_listened_for() {
+fn a_port_that_has_lost_its_address_can_listen() {
     let soft = SoftDevice::new(Limits::default());
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..Options::default() };
     let transport = VerbsTransport::over(functions(), options);

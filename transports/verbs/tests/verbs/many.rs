@@ -58,7 +58,11 @@ fn exchange(policy: &str, pairs: usize) -> Result<(), AdmissionError> {
         .enumerate()
         .all(|(at, there)| *there || at % RANKS as usize == at / RANKS as usize)
     {
-        assert!(begun.elapsed() < WITHIN, "{} messages", received.iter().filter(|r| **r).count());
+        assert!(
+            begun.elapsed() < WITHIN,
+            "only {} messages arrived in time",
+            received.iter().filter(|r| **r).count()
+        );
         let now = time::Instant::ZERO + begun.elapsed();
         for (own, links) in (0..RANKS).zip(&mut all) {
             links.poll(now)?;

@@ -44,6 +44,6 @@ fn a_link_that_cannot_be_made_leaves_nothing_registered() {
         let lane = if shares { lane } else { Box::new(FaultInjector::new(lane, Mean)) };
         let mut links = MessageLinks::new(Arc::clone(&devices[1]), lane, CONFIG, 1).unwrap();
         links.attach(0, connected).unwrap_err();
-        assert_eq!(softs[1].in_use(), (0, 0), "queue pairs and registrations");
+        assert_eq!(softs[1].in_use(), (0, 0), "no queue pair or registration may be left");
     }
 }

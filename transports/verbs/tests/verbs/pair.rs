@@ -162,6 +162,6 @@ pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> 
     while !done(ends) {
         ends.iter_mut().for_each(End::poll);
         let events = ends.each_ref().map(|end| end.events.len());
-        assert!(ccl_clock::now() < deadline, "{events:?} events came");
+        assert!(ccl_clock::now() < deadline, "not done in time; numbers of events: {events:?}");
     }
 }

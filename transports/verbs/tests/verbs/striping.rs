@@ -51,7 +51,7 @@ fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn whole_messages_take_turns() {
+fn whole_messages_use_the_queue_pairs_in_turn() {
     let mut ends = joined(&options("qps=4"));
     let puts: Vec<_> = (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
     one_by_one(&mut ends, &puts);
@@ -68,7 +68,7 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| !other.events.is_empty());
     let arrived = Event::Arrived { endpoint: ends[1].endpoint, immediate: 5, bytes: BYTES };
-    assert_eq!(ends[1].events, [arrived], "once, with all bytes");
+    assert_eq!(ends[1].events, [arrived], "a message arrives once, with all bytes");
     let mut come = vec![0; BYTES];
     ends[1].region.read(0, &mut come).unwrap();
     assert!(come == pattern);
@@ -114,7 +114,7 @@ fn a_rule_with_a_class_has_queue_pairs_of_that_class() {
 }
 
 #[test]
-fn a_lane_has_a_class_of_its_own_where_rules_have_none() {
+fn the_class_of_a_lane_applies_to_rules_without_a_class() {
     let mut ends = joined_in(&options("bytes>=1M: qps=1 tc=32; qps=2"), Some(96));
     let put = ends[0].put(0, 4096, Some(1));
     one_by_one(&mut ends, &[put; 4]);
@@ -122,7 +122,7 @@ fn a_lane_has_a_class_of_its_own_where_rules_have_none() {
 }
 
 #[test]
-fn the_least_loaded_gets_the_next_one() {
+fn the_least_loaded_queue_pair_carries_the_next_put() {
     let mut ends = joined(&options("qps=2 order=load_aware"));
     // All puts are posted at once: while the long put is under way on the first queue pair, the
     // short ones go over the second.
@@ -134,7 +134,7 @@ fn the_least_loaded_gets_the_next_one() {
 }
 
 #[test]
-fn short_puts_do_not_wait_behind_a_long_one_either() {
+fn short_puts_of_several_sizes_do_not_wait_behind_a_long_put() {
     let mut ends = joined(&options("qps=2 order=load_aware"));
     let puts = [512 << 10, 4096, 8, 8].into_iter().zip(0..);
     let puts: Vec<_> = puts.map(|(bytes, at)| ends[0].put(0, bytes, Some(at))).collect();
@@ -145,7 +145,7 @@ fn short_puts_do_not_wait_behind_a_long_one_either() {
 
 /// Each rule has its own limit of puts under way; credits and CTS do not count.
 #[test]
-fn no_more_are_under_way_than_the_rule_in_force_says() {
+fn no_more_puts_are_under_way_than_the_current_rule_allows() {
     let mut ends = joined(&options("bytes>=1M: qps=1 in_flight=1; qps=2 in_flight=3"));
     assert_eq!(
         ends[0].device.caps().depth_max,
@@ -161,7 +161,7 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
         assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), puts.len());
         let most = puts.len().min(in_flight as usize) * 4096;
         let mut seen = ends[0].soft.under_way();
-        assert!(seen <= most, "{in_flight}: {seen}");
+        assert!(seen <= most, "{seen} bytes under way with in_flight={in_flight}");
         let mut put = ends[0].put(0, 0, Some(99));
         let WorkRequest::Put { is_control, .. } = &mut put;
         *is_control = true;
@@ -174,10 +174,13 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
             at = at.or_else(|| other.events.iter().position(is_it));
             one.events.len() + other.events.len() == all
         });
-        assert!(seen <= most, "{in_flight}: {seen}");
+        assert!(seen <= most, "{seen} bytes under way with in_flight={in_flight}");
         // Queue pairs advance in random order, so the credit's position varies; but if it had
         // waited behind all puts, it would arrive last.
-        assert!(in_flight > 3 || at.unwrap() < puts.len(), "the credit waited: {at:?}");
+        assert!(
+            in_flight > 3 || at.unwrap() < puts.len(),
+            "the credit arrived behind all puts, at position {at:?}"
+        );
         ends.iter_mut().for_each(|end| end.events.clear());
     }
 }
@@ -192,13 +195,13 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
     // Polls by tests that run in parallel may already have carried some puts.
-    assert!(ends[0].soft.under_way() > 8 * 4096, "{}", ends[0].soft.under_way());
+    assert!(ends[0].soft.under_way() > 8 * 4096, "only {} bytes", ends[0].soft.under_way());
     await_all(&mut ends, puts.len());
 }
 
 /// Puts are sent up to the budget; further puts follow as earlier bytes are done.
 #[test]
-fn a_port_has_no_more_under_way_than_its_budget() {
+fn the_bytes_under_way_at_a_port_stay_within_its_budget() {
     for (policy, at_once) in [("qps=3 budget=10000", 2), ("qps=2 budget=1", 1), ("qps=2", 12)] {
         let mut ends = joined(&options(policy));
         // The first put connects the two sides.
@@ -213,7 +216,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
             most = most.max(one.soft.under_way());
             one.events.len() + other.events.len() == 2 * puts.len()
         });
-        assert!(most <= at_once * 4096, "{policy}: {most}");
+        assert!(most <= at_once * 4096, "{policy}: {most} bytes under way");
         ends.iter_mut().for_each(|end| end.events.clear());
         // Credits do not wait for the budget, which stays used up: the sender is not polled here.
         let mut put = ends[0].put(0, 8, Some(20));
@@ -233,7 +236,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
 
 /// A lane that waits for budget sleeps only briefly: other lanes may free budget without waking it.
 #[test]
-fn who_waits_for_the_budget_looks_again_soon() {
+fn a_lane_that_waits_for_budget_sleeps_only_briefly() {
     let mut ends = joined(&options("qps=2 budget=4K"));
     let puts: Vec<_> = (0..3).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
@@ -246,7 +249,7 @@ fn who_waits_for_the_budget_looks_again_soon() {
 }
 
 #[test]
-fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
+fn queue_pairs_use_the_configured_mtu_and_rnr_retries() {
     // The ports of the devices have an MTU of 4096 bytes.
     for (mtu_bytes, mtu) in [(512, 2), (4096, 5)] {
         let options = Options { mtu_bytes, rnr_retries: 3, ..options("2") };
@@ -308,7 +311,7 @@ fn links_share_a_budget_fairly() {
     let until = ccl_clock::now() + Duration::from_secs(20);
     for more in PUTS.. {
         let (mut news, now) = (Vec::new(), ccl_clock::now());
-        assert!(now < until, "{arrived:?}");
+        assert!(now < until, "only {arrived:?} puts of the two links arrived");
         sender.poll(now, &mut Vec::new()).unwrap();
         // The first link gets new puts all the time; they must not delay those of the second link.
         sender.post(now, &[put(0, more)]).unwrap();
@@ -321,5 +324,5 @@ fn links_share_a_budget_fairly() {
             break;
         }
     }
-    assert!(arrived[0] <= PUTS / 2, "those that came first went first: {arrived:?}");
+    assert!(arrived[0] <= PUTS / 2, "the first link delayed the second: {arrived:?} puts");
 }

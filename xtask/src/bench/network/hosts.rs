@@ -46,7 +46,7 @@ impl Host {
         let start = Instant::now();
         while net_of(&host.keeper.id().to_string()).is_ok_and(|net| net == own) {
             if start.elapsed() > WITHIN {
-                return Err("`unshare --net` makes no network namespace".to_owned());
+                return Err("`unshare --net` made no network namespace in time".to_owned());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -76,7 +76,7 @@ fn net_of(process: &str) -> Outcome<std::path::PathBuf> {
 /// Returns two hosts that reach each other over a virtual Ethernet link.
 pub(super) fn joined() -> Outcome<[Host; 2]> {
     if !rustix::process::geteuid().is_root() {
-        return Err("only root may make network namespaces: run it as root".to_owned());
+        return Err("only root may make network namespaces: run this command as root".to_owned());
     }
     for program in ["ip", "unshare", "nsenter"] {
         if !process::is_installed(program) {

@@ -126,5 +126,6 @@ fn stream(hosts: &[Host; 2], binaries: &sides::Binaries, rounds: u32) -> Outcome
         ratio(&series[1], &series[0]),
     ];
     let header = ["message", "p2p_matrix", "iperf3", "p2p_matrix / iperf3"];
-    Ok(format!("\nOne direction, one connection, in GB/s:\n\n{}", report::table(&header, &[row])))
+    let table = report::table(&header, &[row]);
+    Ok(format!("\nA stream in one direction over one connection, in GB/s:\n\n{table}"))
 }

@@ -51,7 +51,8 @@ pub(super) fn build() -> Outcome<Binaries> {
 fn both(mut first: Command, mut second: Command) -> Outcome<String> {
     let other = std::thread::spawn(move || process::capture(&mut second, DEADLINE));
     let output = process::capture(&mut first, DEADLINE);
-    let ended = other.join().map_err(|_| "a thread that waits for a process died".to_owned())?;
+    let ended =
+        other.join().map_err(|_| "a thread that waited for a process panicked".to_owned())?;
     output.and_then(|output| ended.map(|_| output))
 }
 
@@ -83,7 +84,7 @@ impl Ours {
 
 impl Side for Ours {
     fn name(&self) -> &'static str {
-        if self.encrypted { "ours by TLS" } else { "ours" }
+        if self.encrypted { "ours with TLS" } else { "ours" }
     }
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
@@ -229,7 +230,7 @@ impl Gloo {
         let mut check = Command::new(PYTHON);
         check.args(["-c", "import torch.distributed as d; assert d.is_gloo_available()"]);
         if !Path::new(PYTHON).exists() || process::capture(&mut check, DEADLINE).is_err() {
-            println!("PyTorch with Gloo is missing: `apt-get install python3-torch`.");
+            println!("PyTorch with Gloo is missing. `apt-get install python3-torch` installs it.");
             return Ok(None);
         }
         Ok(Some(Gloo { script: root().join("xtask/bench/gloo_all_reduce.py") }))

@@ -57,7 +57,7 @@ pub(super) fn all() -> Outcome<(Vec<Mpi>, Vec<String>)> {
         });
         match made {
             Ok(()) => found.push(Mpi { name, directory, binary, variables }),
-            Err(error) => lacks.push(format!("{name} cannot be had: {error}")),
+            Err(error) => lacks.push(format!("{name} is not available: {error}")),
         }
     }
     Ok((found, lacks))

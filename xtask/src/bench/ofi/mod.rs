@@ -85,9 +85,7 @@ fn beside_mpi(side: Side<'_>, rounds: u32) -> Outcome<String> {
     }
     let table = match rows.is_empty() {
         true => String::new(),
-        false => {
-            report::table(&["beside", "all_reduce", "ours, µs", "MPI, µs", "ours / MPI"], &rows)
-        }
+        false => report::table(&["MPI", "all_reduce", "ours, µs", "MPI, µs", "ours / MPI"], &rows),
     };
     let lacks: String = lacks.iter().map(|lack| format!("\n{lack}\n")).collect();
     let version = side.version.name;

@@ -94,7 +94,7 @@ fn slots_need_their_credits() {
             }
         });
     };
-    assert!(needs("none", careless), "a sender that does not ask is caught");
+    assert!(needs("none", careless), "the model misses that a sender overwrites an unread slot");
 }
 
 /// Races a reader against the writer of the second of two records.
@@ -197,9 +197,10 @@ fn time_is_over() {
 const RINGS: usize = 4;
 const DATA: usize = 64;
 
-/// Races a message and its ring against an owner that announces two sleeps. Other data ends the
-/// first sleep at once; the second sleep waits for the message. A missed ring ends in a timeout if
-/// not `fenced`. If `fenced`, it ends in a deadlock, which the checker reports.
+/// Races a message and its ring against the owner of the doorbell, which sleeps twice. The first
+/// sleep ends at once, as if other data were there; the second sleep waits for the message. If not
+/// `fenced`, a missed ring ends in a timeout. If `fenced`, it ends in a deadlock, which the checker
+/// reports.
 fn ring_against_sleep(fenced: bool) {
     loom::model(move || {
         let region = Region::private(DATA + 64);
@@ -236,7 +237,7 @@ fn fenced() {
 fn a_ring_that_found_the_owner_asleep_wakes_it() {
     rung();
     // Without a fence a ring may be missed, so every sleep is bounded.
-    assert!(OVERSLEPT.load(Std::Relaxed) > 0, "some ring crosses the announcement");
+    assert!(OVERSLEPT.load(Std::Relaxed) > 0, "no ring missed an owner about to sleep");
 }
 
 #[test]

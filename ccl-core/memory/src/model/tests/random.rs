@@ -165,11 +165,11 @@ fn two_ranks_exchange_messages_and_wake_each_other() {
 }
 
 #[test]
-fn what_a_rank_does_wrong_is_caught() {
-    assert!(fails(|| exchange(1, Fault::Uncredited)), "a message without a credit");
-    assert!(fails(|| exchange(2, Fault::Early)), "a sequence before its payload");
-    assert!(fails(|| exchange(1, Fault::Late)), "a read after the credit");
-    assert!(fails(|| exchange(1, Fault::Blind)), "a sleep without a last look");
+fn planted_faults_of_a_rank_are_caught() {
+    assert!(fails(|| exchange(1, Fault::Uncredited)), "a message without a credit passed");
+    assert!(fails(|| exchange(2, Fault::Early)), "a message announced too early passed");
+    assert!(fails(|| exchange(1, Fault::Late)), "a read of a released slot passed");
+    assert!(fails(|| exchange(1, Fault::Blind)), "a sleep without a last check passed");
 }
 
 /// Checks readers of a changing record: numbers only grow, and each number has its own words.
@@ -199,12 +199,12 @@ fn records() {
 }
 
 #[test]
-fn records_are_read_whole_by_many() {
+fn many_readers_read_whole_records() {
     explore(records);
 }
 
 #[test]
-fn a_record_without_its_number_in_front_is_caught() {
+fn a_record_whose_number_is_not_changed_first_is_caught() {
     let careless = || {
         let region = Region::private(record::bytes(2));
         record::publish(&region, 1, [1, 1]).unwrap();

@@ -20,7 +20,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "all_reduce",
-        asks: "How long does an all_reduce take, by the ranks, and by switches that reduce?",
+        asks: "How long does an all_reduce take if the ranks reduce, and if switches reduce?",
         formula: "T = 2 B (N - 1) / (N W); by switches (SHARP, NVLS) B / W",
         source: SCALING,
         inputs: &[BYTES, RANKS, RATE],
@@ -34,7 +34,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "all_to_all",
-        asks: "How long does an all_to_all of so many bytes (of all ranks together) take?",
+        asks: "How long does an all_to_all take if all ranks together have B bytes?",
         formula: "T = B (N - 1) / (W N^2), for many ranks B / (W N)",
         source: SCALING,
         inputs: &[BYTES, RANKS, RATE],

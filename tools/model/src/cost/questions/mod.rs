@@ -55,7 +55,7 @@ pub enum InputError {
         given: f64,
     },
     /// Input less than the count that bounds it.
-    #[error("{name} is {given}, fewer than {of}, {least}; give {least} or more")]
+    #[error("{name} is {given}, less than {of} ({least}); give {least} or more")]
     Fewer {
         /// The input.
         name: &'static str,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_negative_however_few_there_are() {
+    fn no_answer_is_negative_for_the_least_counts() {
         for question in all() {
             let given = |input: &Input| match input.least {
                 Least::Zero => 16.0,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_a_formula_has_no_meaning_for_are_refused() {
+    fn inputs_outside_the_range_of_a_formula_are_rejected() {
         let is_fraction = |given| matches!(RANKS.check(given), Err(InputError::Fraction { .. }));
         assert!(is_fraction(0.0) && is_fraction(0.5) && is_fraction(2.5) && !is_fraction(1.0));
         let is_negative = |given| matches!(BYTES.check(given), Err(InputError::Negative { .. }));

@@ -6,8 +6,7 @@ use crate::cost::fabric::{self as f, Level, ShardedLevel};
 pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "cross_node_all_to_all",
-        asks: "How long does an all_to_all over nodes take, of so many bytes of all ranks \
-               together?",
+        asks: "How long does an all_to_all over nodes take if all ranks together have B bytes?",
         formula: "T = B (M - 1) / (M^2 W_node), about B / (M W_node)",
         source: SCALING,
         inputs: &[BYTES, NODES, NODE_RATE],
@@ -39,7 +38,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         name: "sharded_all_gather",
         asks: "An array is also sharded over an inner axis: how long does its all_gather over the \
                nodes of a unit take?",
-        formula: "T = B (M - 1) / (M max(Y, D_n) w), where Y > D_n about B / (Y w); w is a \
+        formula: "T = B (M - 1) / (M max(Y, D_n) w), about B / (Y w) if Y > D_n; w is a \
                   rank's share of its node's network",
         source: SCALING,
         inputs: &[
@@ -97,7 +96,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "node_bandwidth",
-        asks: "What can the ranks of a node send each other at once, and across its bisection?",
+        asks: "How fast can all ranks of a node send to each other, in total and across the \
+               node's bisection?",
         formula: "min(switches ports p, N W); across the bisection, both ways, N W",
         source: SCALING,
         inputs: &[

@@ -8,8 +8,8 @@ pub(super) const QUESTIONS: &[Question] = &[
         name: "data_parallel",
         asks: "How many tokens must each accelerator have for data parallelism (or FSDP) to be \
                bound by computing?",
-        formula: "C / W, among X groups C / W (X - 1) / X; with E experts of which k are taken, \
-                  times E / k; of all accelerators times N",
+        formula: "C / W, among X groups C / W (X - 1) / X; times E / k if each token takes k of \
+                  E experts; times N for all accelerators together",
         source: SCALING,
         inputs: &[
             FLOPS,
@@ -24,7 +24,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "tensor_parallel",
         asks: "Among how many accelerators can a layer be divided before communication bounds it?",
-        formula: "within one bandwidth F W / C; over nodes D_n + F W / C",
+        formula: "at most F W / C; over nodes at most D_n + F W / C",
         source: SCALING,
         inputs: &[needs("width", "F", Unit::Count), FLOPS, RATE, NODE_RANKS],
         answer: |x| {
@@ -55,7 +55,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "pipeline",
         asks: "How long do the hops between the stages of a pipeline take?",
-        formula: "hop 2 B D / (W n), all (n + stages - 2) of them",
+        formula: "one hop 2 B D / (W n); all hops (n + stages - 2) times as long",
         source: SCALING,
         inputs: &[TOKENS, WIDTH, RATE, counts("microbatches", "n"), counts("stages", "stages")],
         answer: |x| {
@@ -69,7 +69,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "training",
         asks: "How long does training take, and how many accelerators hold the model?",
-        formula: "6 P B operations; 6 P B / (N C u); P bytes-each / memory",
+        formula: "operations 6 P B; time 6 P B / (N C u); accelerators P bytes-each / memory",
         source: SCALING,
         inputs: &[
             PARAMETERS,
@@ -92,7 +92,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "batch",
-        asks: "How many tokens of a batch has each accelerator?",
+        asks: "How many tokens of a batch does each accelerator get?",
         formula: "B / N",
         source: SCALING,
         inputs: &[TOKENS, ACCELERATORS],
@@ -100,8 +100,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "step",
-        asks: "What does each accelerator compute in a step, and how long does that take?",
-        formula: "2 passes P s b / N; 4 passes if activations are computed again, else 3",
+        asks: "How many operations does a step take on each accelerator, and how much time?",
+        formula: "2 passes P s b / N, where passes is 4 if activations are computed again, else 3",
         source: ENGINEERING,
         inputs: &[
             PARAMETERS,

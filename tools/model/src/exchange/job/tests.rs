@@ -71,7 +71,7 @@ fn job(prefix: &str) -> Job {
 }
 
 #[test]
-fn what_is_exported_is_imported_as_the_same() {
+fn an_exported_job_is_imported_unchanged() {
     let dir = Dir::new("job");
     let prefix = dir.at("train");
     job(&prefix).write(&prefix).unwrap();
@@ -115,17 +115,18 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     assert_eq!(
         other,
         "the ranks disagree in call 0 of all ranks: t.0.et, node 0 is all_reduce of 4096 bytes, \
-         but t.2.et, node 0 is all_reduce of 4097 bytes; they are not of one run, or calls are \
-         missing: record it again"
+         but t.2.et, node 0 is all_reduce of 4097 bytes; the traces are not of one run, or \
+         calls are missing: record the run again"
     );
     let swapped = refused(|job| job.lists[1].swap(0, 2));
     assert!(swapped.contains("t.1.et, node 2 is broadcast of 100 bytes, root 3"), "{swapped}");
     let group = refused(|job| job.lists[1][1].what = collective(Collective::AllReduce, 2, 512));
     assert!(group.contains("call 0 of group 2: t.3.et, node 1 is all_gather"), "{group}");
     let less = refused(|job| cut(job, 3));
-    assert!(less.contains("t.3.et has 3 calls, but t.0.et, node 4 is one more, barrier"), "{less}");
+    assert!(less.contains("t.3.et has 3 calls of a group, but t.0.et, node 4 is"), "{less}");
+    assert!(less.contains("a further call of that group, barrier"), "{less}");
     let first = refused(|job| cut(job, 0));
-    assert!(first.contains("t.0.et has 3 calls, but t.1.et, node 4 is one more"), "{first}");
+    assert!(first.contains("t.0.et has 3 calls of a group, but t.1.et, node 4 is"), "{first}");
     let root = refused(|job| {
         let Action::Collective { root, .. } = &mut job.lists[3][2].what else { panic!() };
         *root = 0;
@@ -138,7 +139,7 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     let length = refused(|job| {
         job.lists[2][5].what = Action::Recv { from: 1, bytes: 78, tag: 5 };
     });
-    assert!(length.contains("sends 77 bytes to 2, which expects 78 (t.2.et, node 5)"), "{length}");
+    assert!(length.contains("to rank 2, which expects 78 bytes (t.2.et, node 5)"), "{length}");
 }
 
 #[test]
@@ -155,10 +156,10 @@ fn missing_files_are_named() {
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
     // Two facts reveal the lost rank: it is in a group, and each file has the number of ranks.
-    assert!(error.contains("has rank 3") || error.contains("is of a job of 4 ranks"), "{error}");
+    assert!(error.contains("has rank 3") || error.contains("is from a job of 4 ranks"), "{error}");
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
-    assert!(error.contains("train.0.et is of a job of 4 ranks, but there are 3 files"), "{error}");
+    assert!(error.contains("0.et is from a job of 4 ranks, but there are 3 files"), "{error}");
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
@@ -168,7 +169,7 @@ fn missing_files_are_named() {
         "{error}"
     );
     for (text, said) in [
-        ("{\"1\": [0, 4], \"2\": [1]}", "has rank 4, which is none of 0 to 3"),
+        ("{\"1\": [0, 4], \"2\": [1]}", "has rank 4, which is above 3"),
         ("{\"1\": [0, 0], \"2\": [1]}", "has rank 0"),
         ("{\"1\": []}", "has no ranks"),
         ("{\"1\": [0, 3], \"2\": [1, 2]}", "rank 2 is not in group \"1\""),
@@ -186,7 +187,7 @@ fn missing_files_are_named() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_named() {
+fn invalid_nodes_are_named_in_errors() {
     let groups = [Group { name: String::new(), members: vec![0, 1] }];
     let good = || {
         let job = Job {
@@ -214,18 +215,18 @@ fn nodes_that_cannot_be_are_named() {
         }
     };
     for (change, said) in [
-        (&(|node: &mut Node| node.r#type = 0) as &dyn Fn(&mut Node), "type 0 is none of Chakra's"),
-        (&|node: &mut Node| node.r#type = 8, "type 8 is none of Chakra's"),
-        (&|node: &mut Node| node.attr.clear(), "has no comm_type"),
+        (&(|node: &mut Node| node.r#type = 0) as &dyn Fn(&mut Node), "type 0 is not one of"),
+        (&|node: &mut Node| node.r#type = 8, "type 8 is not one of Chakra's"),
+        (&|node: &mut Node| node.attr.clear(), "has no attribute comm_type"),
         (&set("pg_name", 1), "pg_name is Some(Int64(1)); write a text"),
-        (&set("comm_type", 10), "comm_type 10 is none of Chakra's"),
+        (&set("comm_type", 10), "comm_type 10 is not one of Chakra's"),
         (&set("comm_type", -1), "comm_type is Int64(-1); write a whole number from 0"),
         (&set("comm_size", -4), "comm_size is Int64(-4); write a whole number from 0"),
-        (&set("comm_size", i64::MAX), "more than 2^63; is the unit bytes?"),
-        (&|node: &mut Node| node.attr.retain(|a| a.name != "comm_size"), "has no comm_size"),
-        (&|node: &mut Node| *node = message_node(true, 0, 2, 5, 0), "comm_dst 2 is none of 2"),
-        (&|node: &mut Node| *node = message_node(true, 0, 0, 5, 0), "a message to itself"),
-        (&|node: &mut Node| *node = message_node(true, 1, 0, 5, 0), "its comm_src is another"),
+        (&set("comm_size", i64::MAX), "2^63 bytes or more; is the unit bytes?"),
+        (&|node: &mut Node| node.attr.retain(|a| a.name != "comm_size"), "no attribute comm_size"),
+        (&|node: &mut Node| *node = message_node(true, 0, 2, 5, 0), "comm_dst 2 is too high"),
+        (&|node: &mut Node| *node = message_node(true, 0, 0, 5, 0), "this message to itself"),
+        (&|node: &mut Node| *node = message_node(true, 1, 0, 5, 0), "comm_src is not rank 0"),
     ] {
         let error = refused(change);
         assert!(error.starts_with("t.0.et, node "), "{error}");
@@ -235,15 +236,15 @@ fn nodes_that_cannot_be_are_named() {
         set("comm_type", 5)(node);
         set("root", 2)(node);
     };
-    assert!(refused(&rooted).contains("its root is none of 2 ranks"));
+    assert!(refused(&rooted).contains("the root is too high for 2 ranks"));
     let mut twice = good();
     twice.nodes.push(twice.nodes[0].clone());
     let error = list("t.0.et", &twice, 0, &groups).unwrap_err();
-    assert!(error.contains("node 9: there are two of that number"), "{error}");
+    assert!(error.contains("node 9: two nodes have this number"), "{error}");
 }
 
 #[test]
-fn members_that_are_not_shown_are_told() {
+fn dots_stand_for_the_members_that_are_not_shown() {
     for (members, more) in [(SHOWN_MEMBERS, ""), (SHOWN_MEMBERS + 1, " ...")] {
         let groups = BTreeMap::from([("g".to_owned(), (0..members as Rank).collect())]);
         let shown = Shown { ranks: 20, groups, calls: Vec::new(), messages: (0, 0) };

@@ -210,10 +210,10 @@ fn compile(name: &str, program: &str) -> (bool, String) {
 }
 
 #[test]
-fn the_headers_say_the_same() {
+fn the_bindings_match_the_headers_of_libfabric() {
     let (there, _) = compile("ofi-header", HEADERS);
     if !there {
-        assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "there are no headers");
+        assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "libfabric's headers are missing");
         println!("\nSKIPPED: no rdma/fabric.h (libfabric-dev)");
         return;
     }
@@ -228,7 +228,7 @@ fn the_headers_say_the_same() {
 
 /// Loading gives a result and never a crash, with or without the library.
 #[test]
-fn a_machine_without_the_library_is_no_fault() {
+fn a_missing_library_gives_an_error_and_no_crash() {
     match system() {
         Err(error) => {
             let said = error.to_string();
