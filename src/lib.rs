@@ -47,7 +47,7 @@ pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 pub use communicator::{Communicator, Element, Error, Reduction};
 pub use run::run;
 
-/// The examples of the README, tested like any other.
+/// Examples of the README, which are tested as documentation examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

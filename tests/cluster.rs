@@ -327,7 +327,7 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     let Some(network) = Network::switched(3) else { return };
     let address = network.hosts[0].ipv4();
     let crowd = move || {
-        // The rendezvous port first, and then some ports in the range that the kernel assigns.
+        // The rendezvous port comes first, then some ports that the kernel may assign to listeners.
         stranger::random(SocketAddr::new(address, PORT), 300, 200, 1);
         for port in (0..5u16).map(|i| 32_768 + i * 5000) {
             stranger::random(SocketAddr::new(address, port), 20, 50, 2);
@@ -360,7 +360,7 @@ fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
         }
         open.len()
     });
-    // The listeners of the control plane and of the data connections.
+    // The host has at least the listeners of the control plane and of the data connections.
     assert!(crowd.join().unwrap() >= 2, "the scanner found fewer than two listeners");
     job.signal(1, Signal::KILL);
     let ended = job.end(LONG);

@@ -32,7 +32,7 @@ fn colors_and_keys_make_communicators() {
 }
 
 #[test]
-fn negative_colors_get_none_and_lonely_ranks_one_of_their_own() {
+fn negative_colors_give_no_communicator_and_unique_colors_give_single_ranks() {
     ranks(4, |c| {
         let color = if c.rank() == 2 { -1 } else { i64::MAX - i64::from(c.rank()) };
         let part = c.split(color, 0).unwrap();
@@ -90,7 +90,7 @@ fn a_parts_failure_leaves_the_whole_unharmed() {
 }
 
 #[test]
-fn symmetric_memory_is_as_large_on_all_ranks() {
+fn symmetric_memory_is_equally_large_on_all_ranks() {
     for n in [1, 3] {
         ranks(n, move |c| {
             let rank = c.rank();
@@ -123,7 +123,7 @@ fn symmetric_memory_is_as_large_on_all_ranks() {
 }
 
 #[test]
-fn memory_of_ranks_that_share_none_cannot_be_read() {
+fn memory_of_a_peer_without_shared_memory_cannot_be_read() {
     let tcp = config_with(|config| config.transport = "tcp".to_owned());
     ranks_with(2, tcp, |c| {
         let (rank, mut read) = (c.rank(), [1]);
@@ -137,7 +137,7 @@ fn memory_of_ranks_that_share_none_cannot_be_read() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
+fn failed_allocations_are_errors_on_all_ranks_and_harm_nothing() {
     let errors = ranks(3, |c| {
         // The first length exceeds an address space; the next two exceed this machine's memory.
         let absurd = c.alloc::<u64>(usize::MAX / 4).unwrap_err().to_string();

@@ -36,7 +36,7 @@ fn ranks_that_do_not_end_after_a_failure_are_killed() {
     assert!(took > Duration::from_secs(6) && took < stretched(Duration::from_secs(12)), "{took:?}");
 }
 
-/// Ranks get a variable that a library beneath a transport reads, unless the user has set it.
+/// The launcher gives ranks a variable for a library beneath a transport, unless the user set it.
 #[test]
 fn variables_of_libraries_are_set_for_ranks() {
     let script = "echo limit $FI_OFI_RXM_EAGER_LIMIT";
@@ -104,7 +104,7 @@ fn text(output: &Output) -> (String, String) {
 fn local_ranks_join_each_other() {
     let (stdout, stderr) = text(&launched("join").output().unwrap());
     assert!(stdout.contains("\njoined [[0], [1], [2], [3]]"), "{stdout}{stderr}");
-    assert_eq!(stdout.matches("joined").count(), 1, "another rank's output passes: {stdout}");
+    assert_eq!(stdout.matches("joined").count(), 1, "stdout has another rank's output: {stdout}");
     assert!(stdout.contains("ended LocalExit { code: 0, failed: None }"), "{stdout}{stderr}");
 }
 

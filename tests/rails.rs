@@ -351,7 +351,7 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
         for (from, to) in [(0, 1), (1, 0)] {
             let [from, to] = [&pair.ends[from], &pair.ends[to]];
             let known = from.done.keys().all(|id| to.arrived.contains_key(&(*id as u32)));
-            assert!(known, "a put completed that never arrived");
+            assert!(known, "a put completed but never arrived");
         }
     }
 }

@@ -346,7 +346,7 @@ mod status {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Returns the communicator of these processes. The status lists those of other tests, too.
+    /// Returns these processes' communicator. The status lists communicators of other tests, too.
     fn group_of(ranks: &Processes, n: usize) -> Value {
         let all: Value = serde_json::from_str(&ferroccl(&["status", "--json"])).unwrap();
         let pids: Vec<_> = (0..n).map(|rank| Value::from(ranks.id(rank))).collect();
@@ -431,7 +431,7 @@ mod status {
     }
 
     #[test]
-    fn a_signal_dumps_also_while_the_caller_computes() {
+    fn a_signal_causes_a_dump_even_while_the_caller_computes() {
         let file = std::env::temp_dir().join(format!("ferroccl-dump-{}-%r.json", ranks_id()));
         let name = file.to_str().unwrap();
         let ranks = processes(2, "computes", 1, &[("FERROCCL_DUMP", name)]);

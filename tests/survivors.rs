@@ -27,7 +27,8 @@ const LONG: Duration = Duration::from_secs(100);
 const ENDED: Duration = Duration::from_secs(5);
 /// Variable with the behaviour of a rank; see [`after_failure`] and [`agree`].
 const ROLE: &str = "FERROCCL_TEST_ROLE";
-/// Variable with the number of elements of a call and the number of calls after the last failure.
+/// Variable with the number of elements of a call and the number of calls after the last failure;
+/// for [`enter`], with the newcomer's rank, the number of ranks and the invitation's id.
 const WORK: &str = "FERROCCL_TEST_WORK";
 /// Variable with the number of failures; the survivors shrink after each.
 const ROUNDS: &str = "FERROCCL_TEST_ROUNDS";
@@ -207,7 +208,7 @@ fn parts() -> Result<(), Error> {
     c.barrier()
 }
 
-/// Works until ranks fail, invites as many newcomers, and goes on with them.
+/// Works until ranks fail, invites one newcomer per failed rank, and goes on with the newcomers.
 fn replace() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let mut buffer = vec![0; 5000];
@@ -322,7 +323,7 @@ fn survivors_of_a_killed_rank_go_on() {
     }
 }
 
-/// Two ranks fail, one after the other. The second is rank 2 at first, and rank 1 after the shrink.
+/// Rank 0 fails, then the rank that was rank 2 before the shrink and is rank 1 after it.
 #[test]
 fn survivors_of_two_failures_go_on() {
     for (_, host) in PLACES {

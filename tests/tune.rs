@@ -294,7 +294,7 @@ fn foreign_and_broken_tables_are_refused() {
         assert_eq!(status.code(), Some(2), "{error}");
         assert!(error.contains("FERROCCL_TUNING") && error.contains(words), "{error}");
     }
-    assert!(refused("tune -b 0", 2).contains("-b must be 1"));
+    assert!(refused("tune -b 0", 2).contains("-b must be at least 1"));
     assert!(refused("tune --collectives barrier", 2).contains("no blocks of equal length"));
     assert!(refused("tune --compare /nowhere /dev/null", 2).contains("/nowhere: "));
 }

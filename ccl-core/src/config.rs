@@ -18,7 +18,7 @@ pub use crate::value::{Bytes, ConfigError, NetworkCheck, Value};
 pub use tunables::{Lookup, Table, TransportSettings, Tunable, Tunables, read, table_of};
 
 crate::tunables! {
-    /// Values of the tunables: every common one, and each transport's own ones that are set.
+    /// Values of all common tunables, and of each transport's own tunables that are set.
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct Config {
@@ -30,10 +30,10 @@ crate::tunables! {
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
             "Interfaces whose addresses tcp sends to its peers: prefixes of names, or networks \
-             such as 10.0.0.0/8, separated by commas; = before the first matches whole names, ^ \
-             excludes what follows. If empty, tcp sends the addresses of all interfaces, but \
-             those of loopback only if there is no other. Each pair of ranks uses the first \
-             address that answers.";
+             such as 10.0.0.0/8, separated by commas. A leading = matches whole names only, a \
+             leading ^ takes all interfaces but the listed ones. If empty, tcp sends the \
+             addresses of all interfaces, but those of loopback only if there is no other. Each \
+             pair of ranks uses the first address that answers.";
         tls: bool = false, "FERROCCL_TLS", None, true,
             "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can \
              read or write. Every byte is then encrypted, copied and decrypted by a core. Data \
@@ -88,12 +88,13 @@ crate::tunables! {
              data.";
         check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
             "Check, when ranks join, what the defaults assume about the network, and adapt \
-             defaults that do not suit it. Tunables that are set stay; `FERROCCL_DEBUG=info` logs \
-             the changes. 1: round trips between hosts (more slots if the default number limits a \
-             link's bandwidth), and whether RDMA devices are of a fabric that routes adaptively. \
-             measure: also the bandwidth of each pair of hosts, one pair at a time and all pairs \
-             at once; more connections or queue pairs are then used if they help. Each host sends \
-             up to 128 MiB for this at every start. 0 leaves everything as it is.";
+             defaults that do not suit it. Tunables that are set keep their values; \
+             `FERROCCL_DEBUG=info` logs the changes. 1: round trips between hosts (more slots if \
+             the default number limits a link's bandwidth), and whether RDMA devices are of a \
+             fabric that routes adaptively. measure: also the bandwidth of each pair of hosts, one \
+             pair at a time and all pairs at once; more connections or queue pairs are then used \
+             if they help. Each host sends up to 128 MiB for this at every start. 0 leaves \
+             everything as it is.";
         channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
             "Parallel channels per pair of ranks; chunks of a message use them in turn.";
         slots: u32 = 8, "FERROCCL_SLOTS", None, true,
@@ -103,10 +104,10 @@ crate::tunables! {
              large where no two ranks share a host. It should be well below the size of a \
              core's L2 cache.";
         budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
-            "Most bytes that all peers together may have under way towards one rank, and towards \
-             one RDMA device, whose ranks share it. If the budget does not hold all slots of \
-             every link, each link keeps some slots, and busy links share the rest. With many \
-             ranks, slots shrink too, to 1 KiB at least.";
+            "Most bytes that all peers together may have under way towards one rank. An RDMA \
+             device has the same limit, which the ranks that use the device share. If the budget \
+             does not hold all slots of every link, each link keeps some slots, and busy links \
+             share the rest. With many ranks, slots shrink too, to 1 KiB at least.";
         zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
             "Over a network, messages of at least this length are sent from the caller's buffers \
              and received into them, where the algorithm and the transport allow it; others are \

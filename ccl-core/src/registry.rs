@@ -80,8 +80,8 @@ pub struct TransportKind {
     pub stripes: bool,
     /// True if the transport can encrypt.
     pub encrypts: bool,
-    /// Table of the transport's own tunables: [`table_of`](crate::config::table_of) their struct,
-    /// or [`NO_TUNABLES`].
+    /// Table of the transport's own tunables: [`table_of`](crate::config::table_of) with their
+    /// struct as its type argument, or [`NO_TUNABLES`].
     pub tunables: Table,
     /// Setting that gives links more flows, if there is one.
     pub more_flows: Option<MoreFlows>,

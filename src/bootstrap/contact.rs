@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
 /// Address of rank 0, as rank 0 itself uses it; [`address`] sets the port.
 pub(super) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Backlog of a control port: every neighbour connects once, strangers more often.
+/// Backlog of a control port: each neighbour connects once, but strangers may connect more often.
 const WAITING: u32 = 1024;
 
 fn listen(ip: IpAddr) -> io::Result<TcpListener> {

@@ -190,15 +190,15 @@ fn ask(
 
 fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> BootstrapError {
     let missing = match machine.missing() {
-        Some(ranks) => format!("{ranks} did not join: check that they were started"),
+        Some(ranks) => format!("{ranks} did not join; check that all ranks were started"),
         None => "rank 0 did not report that all ranks have joined".to_owned(),
     };
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
 }
 
 /// Passes bytes between `stream` and `machine` until the attempt ends. Returns `None` if the time
-/// is up: [`GRACE`] after the deadline once both sides have proved the secret; before that, at the
-/// deadline or after twice [`CONNECT_MAX`], whichever is earlier.
+/// is up. The time ends [`GRACE`] after the deadline if both sides have proved the secret, or else
+/// at the deadline or after twice [`CONNECT_MAX`], whichever is earlier.
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,

@@ -175,7 +175,7 @@ pub enum BootstrapError {
         last: String,
     },
     /// Rank 0 was reached, but the ranks were not complete in time.
-    #[error("rank {rank} has joined, but within {waited_ms} ms {missing}")]
+    #[error("rank {rank} has joined, but joining did not end within {waited_ms} ms: {missing}")]
     Incomplete {
         /// This rank.
         rank: Rank,
@@ -245,7 +245,7 @@ pub enum BootstrapError {
         address: SocketAddr,
         /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// The reason why the elder did not tell.
+        /// The reason why the elder did not send the list.
         last: String,
         /// Advice on what to do.
         advice: &'static str,

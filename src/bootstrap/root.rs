@@ -145,8 +145,8 @@ impl Driver {
             flags.set(PollFlags::OUT, !connection.outbox.is_empty());
             fds.push((connection.stream.as_fd(), flags));
         }
-        // The wait is at most 500 ms, so that the next one checks for room again: if there was no
-        // room for a new connection, the oldest half-open one yields once it is 1 s old.
+        // The wait is at most 500 ms, so that the next wait soon checks for room again: if there is
+        // no room for a new connection, the oldest half-open connection yields once it is 1 s old.
         let found = socket::wait(&fds, timeout.min(Duration::from_millis(500)));
         let found = self.connections.keys().zip(&found[first..]);
         found.filter(|(_, ready)| **ready).map(|(id, _)| *id).collect()

@@ -39,7 +39,7 @@ impl Communicator {
     /// # Errors
     ///
     /// When nothing has failed, when the others declared this rank dead, when so many ranks are
-    /// silent that they may live on behind a broken network, or when the time is up.
+    /// silent that they may be alive on the other side of a broken network, or when the time is up.
     pub fn agree(&self, timeout: Duration) -> Result<Verdict, Error> {
         self.not_forked()?;
         Ok(self.control.verdict(timeout)?)
@@ -83,7 +83,7 @@ impl Communicator {
     }
 
     /// Returns the error of a call that comes after the failure. The error is the same on all
-    /// survivors, except for the survivor's own rank.
+    /// survivors, except that its field `during` names the survivor itself.
     #[cold]
     pub(super) fn broken_before(&self) -> Error {
         self.cause().map_or_else(

@@ -157,8 +157,9 @@ fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
     let is = is.shape;
     let said = (is.slot_bytes < would_be.slot_bytes).then(|| {
         format!(
-            "slots hold {} bytes instead of {}{fewer}, so that the bytes that {} ranks may have in \
-             flight stay within FERROCCL_BUDGET_BYTES={}; the number of channels stays the same",
+            "slots hold {} bytes instead of {}{fewer}, because the bytes that {} ranks may have in \
+             flight must stay within FERROCCL_BUDGET_BYTES={}; the number of channels stays the \
+             same",
             is.slot_bytes,
             would_be.slot_bytes,
             hosts.ranks(),

@@ -1,5 +1,5 @@
-//! Small exchanges over the control plane. Each exchange has a topic. By comparing topics, ranks
-//! notice that they are at different steps of the user's program, and misread no bytes.
+//! Small exchanges over the control plane. Each exchange has a topic. Ranks compare the topics, so
+//! that ranks at different steps of the user's program notice it, and misread no record.
 
 use std::time::Duration;
 

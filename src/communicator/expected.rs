@@ -29,7 +29,7 @@ pub struct Expected {
     pub time_us: f64,
     /// True if the duration was measured (`FERROCCL_TUNING`). Otherwise the duration is predicted
     /// by a walk through all ranks' programs, with the model of the tuning table, or with typical
-    /// figures of this library's links if there is no such model.
+    /// parameters of this library's links if there is no such model.
     pub is_measured: bool,
 }
 

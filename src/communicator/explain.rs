@@ -30,7 +30,7 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
-    /// Part of a slot that a message fills at most: empty for the whole, `/4` for a quarter.
+    /// Largest part of a slot that a message fills: empty for the whole slot, `/4` for a quarter.
     pub slot_fraction: String,
     /// Summary of the algorithm.
     pub summary: String,

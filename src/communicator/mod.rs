@@ -144,8 +144,8 @@ impl Communicator {
         }
     }
 
-    /// Joins as `rank` of `ranks`. All ranks are given the same id, and the same configuration
-    /// where it must agree.
+    /// Joins as `rank` of `ranks`. All ranks are given the same id, and the same values of those
+    /// settings that must be equal on all ranks.
     ///
     /// # Errors
     ///

@@ -53,8 +53,8 @@ impl<T> Drop for Registered<T> {
 impl Communicator {
     /// Keeps memory registered as long as the result lives. Over RDMA, large messages then need no
     /// registration in each call. Messages of `FERROCCL_ZERO_COPY_BYTES` or more travel without a
-    /// copy; from unregistered memory, they do only if the buffer has 256 KiB or more. At most
-    /// `FERROCCL_REGISTERED_BYTES` of all such memory are registered at a time. Over other
+    /// copy; messages from unregistered memory do so only if the buffer has 256 KiB or more. At
+    /// most `FERROCCL_REGISTERED_BYTES` of all such memory are registered at a time. Over other
     /// transports nothing changes.
     ///
     /// # Errors

@@ -159,8 +159,8 @@ impl Communicator {
 
     /// Waits until a call has ended and returns its buffers. Calls that were started earlier end
     /// first. If nothing moves for `timeout`, the communicator breaks, as after any other deadline:
-    /// a collective cannot be taken back from the other ranks. [`Communicator::test`] checks
-    /// without that risk.
+    /// a collective cannot be cancelled on the other ranks. [`Communicator::test`] checks without
+    /// that risk.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl Communicator {
         failed.map_or(Ok(()), |cause| Err(self.ended_badly(cause)))
     }
 
-    /// Returns the error of a call that ended before with this cause.
+    /// Returns the error of a call that has already ended because of this cause.
     fn ended_badly(&self, Cause(reason): Cause) -> Error {
         match self.is_broken() {
             true => self.broken_before(),

@@ -68,9 +68,9 @@ impl Segment {
         let link_bytes = config.budget_bytes.0 / links;
         let most = u32::try_from(link_bytes / SLOT_BYTES_MIN).unwrap_or(u32::MAX);
         let configured = config.slots.max(1);
-        // The ranks of a host may share a network device, and so its budget. If a link's share of
-        // the whole budget has a slot for each of these ranks, each rank's link keeps one slot when
-        // the ranks divide the budget.
+        // The ranks of a host may share a network device, and so its budget. A link's share of the
+        // undivided budget should hold a slot for each of these ranks: then the link of each rank
+        // keeps one slot when the ranks divide the budget.
         let fewest = match hosts.count() > 1 {
             true => configured.min(SLOTS_SHARED.max(hosts.largest())),
             false => configured,

@@ -15,8 +15,9 @@ use super::{CallError, Communicator, Error};
 /// Memory that every rank of a host maps: a part for each rank, which only that rank writes.
 ///
 /// The memory is never exposed as a slice, because other ranks may read it at any time. A read
-/// during another rank's write returns old data, new data or a mix. A call between the write and
-/// the read, at least a [`Communicator::barrier`], orders them.
+/// during another rank's write returns old data, new data or a mix. A
+/// [`Communicator::barrier`] between the write and the read orders them, and so does any call in
+/// which every rank waits for all others.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     /// The parts by rank; none for ranks whose memory is not mapped.

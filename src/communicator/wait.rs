@@ -14,8 +14,8 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Number of peeks at the links that one look for progress counts as. A look takes at least as long
-/// as this many peeks.
+/// Weight of one look for progress, as a number of peeks at the links. A look takes at least as
+/// long as this many peeks.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
@@ -23,7 +23,7 @@ const LOOK: u32 = 4;
 pub(super) enum PollCost {
     /// Reads of memory that peers write.
     Memory,
-    /// Polls of a device as well, which take longer.
+    /// Reads of memory that peers write, and polls of a device, which take longer.
     Device,
     /// System calls.
     Calls,
@@ -67,7 +67,8 @@ impl WaitPolicy {
         WaitPolicy { spin, spin_max, park_after, poll_cost, doorbell }
     }
 
-    /// Adapts the spin after a wait that ended with an answer. `yielded`: the rank yielded before.
+    /// Adapts the spin after a wait that ended with an answer. `yielded` is true if the rank
+    /// yielded during the wait.
     fn adapt_spin(&mut self, yielded: bool) {
         let spin = if yielded { self.spin / 2 } else { self.spin.saturating_mul(2) };
         self.spin = spin.clamp(SPIN_MIN.min(self.spin_max), self.spin_max);
@@ -77,8 +78,8 @@ impl WaitPolicy {
 /// One wait, from the last progress on.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Peeks since the last reading of the clock; a look counts as [`LOOK`] peeks. Earlier waits
-    /// that ended without a reading of the clock are included.
+    /// Peeks since the last reading of the clock; a look counts as [`LOOK`] peeks. Includes the
+    /// peeks of earlier waits that ended without a reading of the clock.
     peeks: u32,
     since: Option<Instant>,
     yielded: bool,

@@ -22,8 +22,8 @@ pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     if adopted.contains(&fd) {
         return Err(DescriptorError::Used);
     }
-    // SAFETY: the calls only read and set the descriptor's flags, which fails with EBADF if it is
-    // closed.
+    // SAFETY: the calls only read and set the descriptor's flags; they fail with EBADF if the
+    // descriptor is closed.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     fcntl_getfd(borrowed).map_err(|_| DescriptorError::Closed)?;
     fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(DescriptorError::Io)?;

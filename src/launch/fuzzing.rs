@@ -39,7 +39,7 @@ pub fn pmi(data: &[u8]) {
         pmi.finish()
     };
     let told: Result<(), ServiceError> = talk();
-    assert!(!matches!(told, Err(ServiceError::Late { .. })), "it waits at the end");
+    assert!(!matches!(told, Err(ServiceError::Late { .. })), "the client waits after the data");
 }
 
 /// Feeds the data to the store's client, as the answers of torchrun's store.
@@ -55,7 +55,7 @@ pub fn store(data: &[u8]) {
         store.wait_for("key").map(|_| ())
     };
     let told: Result<(), ServiceError> = talk();
-    assert!(!matches!(told, Err(ServiceError::Late { .. })), "it waits at the end");
+    assert!(!matches!(told, Err(ServiceError::Late { .. })), "the client waits after the data");
 }
 
 /// Variables of a launcher's environment that the library reads, except those that name files.

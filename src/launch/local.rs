@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Largest number of ranks that are started on one host.
 pub const LOCAL_RANKS_MAX: u32 = 512;
-/// Time after a rank has ended badly in which the other ranks can end by themselves, with errors of
+/// Time that the other ranks have, once a rank has ended badly, to end by themselves with errors of
 /// their own.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time between SIGTERM and SIGKILL.

@@ -42,8 +42,8 @@ pub enum ServiceError {
     Io(Errno),
     /// A value is too long for the protocol, or contains blanks.
     #[error(
-        "a value of {bytes} bytes cannot be sent: it must be shorter than {bytes_max} bytes, \
-         without blanks"
+        "a value of {bytes} bytes cannot be sent: it must be shorter than {bytes_max} bytes and \
+         contain no blanks"
     )]
     Unfit {
         /// Length of the value, in bytes.

@@ -58,7 +58,7 @@ impl Variables {
         value.map(|value| utf8(name, value.clone())).transpose()
     }
 
-    /// Returns a variable, parsed by `FromStr` as a whole.
+    /// Returns the parsed value of a variable. `FromStr` must accept the whole text.
     pub(super) fn parsed<T: std::str::FromStr>(
         &self,
         name: &str,

@@ -83,7 +83,7 @@ pub(crate) struct Subject {
     pub(crate) heartbeat_ms: u64,
 }
 
-/// A rank's recording, for all uses but the data path's.
+/// A rank's recording, as all code uses it except the data path, which has a [`Writer`].
 pub(crate) struct Recorder {
     region: Region,
     live: Words<8>,

@@ -55,8 +55,8 @@ pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// Slack beyond a heartbeat: if the data path neither looks for progress nor moves for as long as
-/// both together, the operation counts as undriven.
+/// Slack in addition to a heartbeat: if the data path neither looks for progress nor moves for a
+/// heartbeat plus this slack, the operation counts as undriven.
 const SLACK_MS: u64 = 200;
 
 /// An operation of the ring.
@@ -87,7 +87,7 @@ impl Entry {
         words::operation(self.sequence, self.kind, self.count)
     }
 
-    /// Returns a hash that tells different calls of one sequence number apart; 0 for messages.
+    /// Returns a hash by which calls of one sequence number are compared; 0 for messages.
     fn call(&self) -> u64 {
         let record = CallRecord::of(self.sequence, self.kind, self.count);
         record.filter(|_| self.kind != MESSAGES).map_or(0, |record| record.tag(true).max(1))
@@ -101,7 +101,7 @@ pub(super) fn algorithm_of(size: u64) -> Option<&'static str> {
 }
 
 /// Two copies of a recording, made one after the other. A record that is equal in both copies had
-/// that content between the two.
+/// this content after the first copy was made and before the second.
 pub(super) struct Page<'a> {
     first: &'a [u8; BYTES],
     second: &'a [u8; BYTES],

@@ -34,9 +34,9 @@ pub struct Group {
     pub communicator: String,
     /// Number of the communicator's ranks, here and on other machines.
     pub ranks: u32,
-    /// The failure of the communicator. Without a failure: the rank that holds up the others as far
-    /// as this machine shows; None if no running rank has waited for a second, or if the cause is
-    /// not found.
+    /// The failure of the communicator. Without a failure: the rank that holds up the others,
+    /// judged by the ranks that were found here; None if no running rank has waited for a second,
+    /// or if the cause is not found.
     pub verdict: Option<String>,
     /// The ranks that were found, by rank.
     pub members: Vec<Member>,

@@ -28,7 +28,7 @@ pub struct Snapshot {
     pub state: &'static str,
     /// The last operation, or the step that the rank is in; empty before the first operation.
     pub last: String,
-    /// Time since the operation, its progress or the step changed, in seconds.
+    /// Time since the last change of the operation, its progress or the step, in seconds.
     pub unchanged_s: f64,
     /// Time since the control thread's last sample, in seconds.
     pub sampled_s_ago: f64,

@@ -33,7 +33,7 @@ const DATA_BYTES: u64 = 300_000;
 const LATE_MS: u64 = 25;
 
 /// Returns the arguments of `tc netem` for a fault that needs it, else `None`. Jobs with such a
-/// fault have the sizes and timeouts of the guest, the virtual machine of `cargo xtask guest`.
+/// fault use call sizes and timeouts for the guest (the virtual machine of `cargo xtask guest`).
 pub(super) fn netem(fault: Fault) -> Option<&'static str> {
     match fault {
         Fault::Loss => Some("loss 1%"),

@@ -1,6 +1,6 @@
-//! Cells over RDMA. The hosts are this machine under several names (`FERROCCL_HOSTID`): two, or one
-//! for each rank with `Fault::ShortCut`. Each half of the ranks has devices at its ends of the
-//! networks. The control plane uses loopback, as if RDMA had a network of its own.
+//! Cells over RDMA. All ranks run on this machine, which plays several hosts (`FERROCCL_HOSTID`):
+//! with `Fault::ShortCut` one host per rank, otherwise two. Each half of the ranks has a device at
+//! its end of each network. The control plane uses loopback, as if RDMA had a network of its own.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;

@@ -16,7 +16,7 @@ const ENDED: Duration = Duration::from_secs(30);
 /// Time after which a rank gives up a port whose link is down: the default of
 /// `FERROCCL_DEAD_AFTER`.
 const AWAY: Duration = Duration::from_secs(3);
-/// Number of lost packets that shows that the link was lossy.
+/// Minimum number of lost packets for a link to count as lossy.
 const LOST: u64 = 5;
 
 #[test]

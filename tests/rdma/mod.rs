@@ -239,7 +239,8 @@ fn registered_buffers_use_zero_copy_for_shorter_messages() {
 }
 
 /// Over RoCE, flows are assumed to be hashed onto paths, unless the configuration says otherwise. A
-/// measurement between only two ranks shows no contention, so the number of queue pairs stays.
+/// measurement between only two ranks shows no contention, so it leaves the number of queue pairs
+/// as it is.
 #[test]
 fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     let Some((devices, _turn)) = devices() else { return };

@@ -73,8 +73,8 @@ fn exchange(pair: &mut Pair) {
     assert!(pair.into == pair.from, "the received data differs from the sent data");
 }
 
-/// Exchanges messages until the sender's data leaves through exactly those of its ports that
-/// `wanted` marks; returns the duration.
+/// Exchanges messages until the sender's data leaves through exactly the ports for which `wanted`
+/// is true. Returns the duration.
 fn exchange_over(pair: &mut Pair, ports: &[String], wanted: [bool; 2]) -> Duration {
     let start = Instant::now();
     loop {

@@ -167,7 +167,7 @@ fn a_policy_is_changed_between_operations() {
             (flow.queue_pair, flow.source_port) == (packet.pair, packet.source_port)
                 && (*to, flow.from) == (1, address.into())
         };
-        assert!(told[0].iter().any(is_it), "{packet:?} is of none of the flows {:?}", told[0]);
+        assert!(told[0].iter().any(is_it), "{packet:?} is in none of the flows {:?}", told[0]);
     }
     let all: usize = data.iter().map(|packet| packet.payload).sum();
     let mut seen = 0;

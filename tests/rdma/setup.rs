@@ -112,7 +112,7 @@ impl Drop for Few {
     }
 }
 
-/// Each rank of an `all_to_all` needs queue pairs for all other ranks: here 17 for each of the 7.
+/// Each rank of the `all_to_all` needs 17 queue pairs for each of the 7 other ranks.
 #[test]
 fn a_device_with_few_queue_pairs_is_an_error_with_advice() {
     let Some((devices, _turn)) = devices() else { return };

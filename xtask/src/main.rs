@@ -44,16 +44,16 @@ enum Chore {
     Lint,
     /// Check the project's own rules, such as those on layers, sizes, names and the environment.
     Tidy,
-    /// Install what the benchmarks and the checks can use beyond Rust; the tests need nothing.
+    /// Install optional tools for the benchmarks and the checks; the tests need none of them.
     Setup,
-    /// Measure side by side with other programs: on one host, or with `--network` on two.
+    /// Measure ferroccl side by side with other programs: on one host, or with `--network` on two.
     Bench(bench::Options),
     /// Run the same collectives over every transport, and write a table and a plot.
     CompareTransports(compare::Options),
     /// Build and pack what users install: the plugin for NCCL in a tarball and in a Python wheel.
     Dist(dist::Options),
-    /// Make a folder of checks that need a GPU, for any machine with a GPU and PyTorch, and run it
-    /// if this machine has a GPU.
+    /// Make a folder of checks that need a GPU, for any machine with a GPU and PyTorch, and run
+    /// the checks if this machine has a GPU.
     Gpu(gpu::Options),
     /// Test RDMA between Soft-RoCE devices in a small virtual machine: the deep part of the suite
     /// `softroce`.

@@ -63,8 +63,8 @@ pub(crate) fn notice() -> String {
         return "Every package that `cargo xtask bench` and `check` use is installed.".to_owned();
     }
     format!(
-        "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check` use them, and one \
-         test of xtask, which is skipped without PyTorch (`cargo xtask setup` installs them).",
+        "Not installed: {} (`cargo xtask setup` installs them). Only `cargo xtask bench`, `cargo \
+         xtask check` and one test of xtask use them; without PyTorch, this test is skipped.",
         missing.join(", ")
     )
 }

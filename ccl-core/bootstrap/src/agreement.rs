@@ -355,9 +355,9 @@ impl Lead {
 }
 
 /// Returns whether a verdict is lacking: there is none yet, or a survivor of the last one has died
-/// or left since. A death counts only if `regular` (at a heartbeat), not as soon as it is known:
-/// many ranks die after a verdict because their programs end. A departure counts only if this rank
-/// coordinates and wants to go on with the ranks that are still here.
+/// or left since. A death does not count at once, but only if `regular` is true (at a heartbeat),
+/// because many ranks die after a verdict when their programs end. A departure counts only if this
+/// rank coordinates and wants to go on with the ranks that are still here.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

@@ -79,8 +79,8 @@ pub enum NoVerdict {
     Condemned(Failure),
     /// Too many ranks are silent.
     #[error(
-        "{living} ranks are alive but have no quorum: {silent} others are silent and may live on \
-         beyond a broken network; restore the network and start all ranks anew"
+        "{living} ranks are alive but have no quorum: {silent} others are silent and may be alive \
+         on the other side of a broken network; restore the network and start all ranks anew"
     )]
     NoQuorum {
         /// Number of ranks that this rank knows to live.
@@ -301,7 +301,8 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Returns whether neighbours that do not know why the communicator ended may still connect.
+    /// Returns whether the communicator has ended, and neighbours that may not know the reason can
+    /// still connect.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);

@@ -167,10 +167,10 @@ impl Facts {
         silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
     }
 
-    /// Returns whether the living ranks form a quorum: they outnumber the silent ranks, or are as
-    /// many and include the lowest of all these ranks. Silent ranks may live on the other side of a
-    /// broken network; at most one side has a quorum. Ranks excluded by an earlier verdict do not
-    /// count.
+    /// Returns whether the living ranks form a quorum: they outnumber the silent ranks, or both
+    /// groups have the same size and the lowest rank of both is alive. Silent ranks may live on the
+    /// other side of a broken network; at most one side has a quorum. Ranks excluded by an earlier
+    /// verdict do not count.
     pub(super) fn has_quorum(&self) -> bool {
         let count = self.silent().count();
         let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);

@@ -81,7 +81,7 @@ fn secret() -> Secret {
     Secret::from_bytes([5; 32])
 }
 
-/// Tests joining at rank 0: strangers that send anything, between members that behave correctly.
+/// Tests joining at rank 0: strangers send anything, while members behave correctly.
 pub fn join_root(data: &[u8]) {
     let mut script = Script(data);
     let mut now = Instant::ZERO;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_neighbour_of_the_target_is_connected() {
+    fn the_control_target_begins_with_a_connected_neighbour() {
         for rank in 0..super::RANKS {
             let mut control = super::control_of(rank);
             let neighbour = (rank + 1) % super::RANKS;

@@ -44,8 +44,8 @@ pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool)
 }
 
 /// Returns the ranks to which `rank` passes the part of `origin`, so that every rank gets the part
-/// exactly once. A rank that is `o` ranks behind the origin passes the part to the ranks `d` behind
-/// itself, for all distances `d` greater than `o` for which `o + d` is less than the number of
+/// exactly once. On the ring, rank `origin - o` passes the part to the ranks `origin - o - d`, for
+/// all distances `d` that are greater than `o` and for which `o + d` is less than the number of
 /// ranks.
 pub(super) fn next_hops(rank: Rank, ranks: u32, origin: Rank) -> impl Iterator<Item = Rank> {
     let ahead = before(origin, rank, ranks);

@@ -2,8 +2,8 @@
 //!
 //! Each rank has one doorbell in memory that its peers map. Ringing loads a line that is almost
 //! always in the ringer's cache; it costs a store and a system call only if the owner sleeps. The
-//! owner looks for arrivals once more after announcing its sleep. It sleeps for a bounded time
-//! only, because a ring that crosses the announcement may be missed.
+//! owner looks for arrivals once more after announcing its sleep. The owner sleeps for a bounded
+//! time only, because a ring at the same time as the announcement may be missed.
 
 use std::time::Duration;
 

@@ -209,8 +209,8 @@ impl Region {
         Ok(())
     }
 
-    /// Returns `N` bytes that a device or another process may be writing. Reads whole words of 8
-    /// bytes, none of them torn, the first word before the others.
+    /// Returns `N` bytes that a device or another process may be writing. The bytes are read as
+    /// words of 8 bytes. No word is torn, and the first word is read before the others.
     ///
     /// # Errors
     ///

@@ -5,9 +5,10 @@
 //! payload together into slot m mod n, where m is the message's number and n the number of slots.
 //!
 //! * **The receiver admits every message.** A *credit* admits one message to its slot. Credits
-//!   travel as a count: messages with lower numbers may be sent. Credits are given when the link is
-//!   made and renewed as slots are freed. Message headers carry the count for the other direction;
-//!   without messages, the count travels alone once half of the reserved slots are free.
+//!   travel as a count: messages whose numbers are below the count may be sent. Credits are given
+//!   when the link is made and renewed as slots are freed. Message headers carry the count for the
+//!   other direction; without messages, the count travels alone once half of the reserved slots are
+//!   free.
 //! * **The immediate identifies the message** by channel and number; the slot follows from the
 //!   number. The immediate of a message that was not granted, or has arrived already, is refused
 //!   and counted.
@@ -175,7 +176,7 @@ pub struct Counters {
     pub in_flight_bytes: u64,
     /// Highest value that `in_flight_bytes` ever had.
     pub in_flight_bytes_max: u64,
-    /// Transitions of links from able to send to blocked, for lack of a credit or of a staging
+    /// Number of times that a link became unable to send, for lack of a credit or of a staging
     /// slot.
     pub stalls: u64,
     /// Messages that this rank published ([`MessageLinks::publish`]).

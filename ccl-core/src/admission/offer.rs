@@ -18,8 +18,8 @@ pub enum OfferError {
     Unreadable(#[from] MessageError),
     /// Version of the peer's link protocol, which differs from this rank's version.
     #[error(
-        "it speaks version {0} of the link protocol, this rank {VERSION}; run the same release on \
-         all ranks"
+        "it speaks version {0} of the link protocol, but this rank speaks version {VERSION}; run \
+         the same release on all ranks"
     )]
     Version(u32),
     /// Channels or slots that do not match.

@@ -117,8 +117,9 @@ impl Outbound {
         self.busy.iter_mut().map(std::mem::take).sum()
     }
 
-    /// Takes the credit that a message from the receiver carries, modulo 2^32. Returns false if the
-    /// credit is forged. A credit that overtakes the offer is stored until the offer arrives.
+    /// Takes the credit that a message from the receiver carries as a number modulo 2^32. Returns
+    /// false if the credit is forged. A credit that overtakes the offer is stored until the offer
+    /// arrives.
     pub(super) fn piggybacked_credit(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
         if self.slots == 0 {
@@ -135,8 +136,8 @@ impl Outbound {
         is_possible
     }
 
-    /// Takes the credit that an immediate carries, modulo 2^20. A credit beyond the receiver's
-    /// slots is forged.
+    /// Takes the credit that an immediate carries as a number modulo 2^20. A credit beyond the
+    /// receiver's slots is forged.
     pub(super) fn credit(&mut self, below: u32) -> CreditOutcome {
         if self.slots == 0 {
             self.early = self.early.max(below.into());

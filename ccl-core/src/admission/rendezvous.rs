@@ -15,7 +15,8 @@ use crate::types::Rank;
 pub struct Directory {
     /// This rank.
     pub own: Rank,
-    /// Address of each peer, by rank. None for this rank and for ranks that other links reach.
+    /// Address of each peer, by rank. None for this rank, and for ranks that it reaches over
+    /// other links.
     pub addresses: Vec<Option<Address>>,
     /// Secret that all these ranks share.
     pub secret: Secret,
@@ -23,7 +24,7 @@ pub struct Directory {
     pub within: Duration,
 }
 
-/// The outcome of a request for a peer.
+/// The outcome of a request for a connection to a peer.
 #[derive(Debug)]
 pub(super) enum PeerOutcome {
     /// The peer is connected.
@@ -52,7 +53,7 @@ impl Rendezvous {
         self.directory.addresses.get(rank as usize)?.as_ref()
     }
 
-    /// Requests a peer that is not connected.
+    /// Requests a connection to a peer that is not connected.
     pub(super) fn request(&mut self, rank: Rank) {
         if self.address(rank).is_some() && !self.requested.contains(&rank) {
             self.requested.push(rank);

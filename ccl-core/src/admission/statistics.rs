@@ -101,7 +101,7 @@ pub struct PeerStatistics {
     pub in_flight_bytes: u64,
     /// Highest value that `in_flight_bytes` ever had.
     pub in_flight_bytes_max: u64,
-    /// Transitions of the peer's links from able to send to blocked, for lack of a credit or of a
+    /// Number of times that a link to the peer became unable to send, for lack of a credit or of a
     /// staging slot.
     pub stalls: u64,
     /// Waiting times of sends until this rank received a credit.

@@ -199,7 +199,7 @@ fn credits_for_more_messages_than_slots_are_refused() {
 #[test]
 fn a_piggybacked_credit_is_accepted_up_to_the_number_of_slots() {
     let mut outbound = Outbound::new(4);
-    assert!(outbound.piggybacked_credit(99), "a credit before the offer is stored");
+    assert!(outbound.piggybacked_credit(99), "a credit that overtakes the offer is stored");
     outbound.open(4, 4);
     assert!(!outbound.piggybacked_credit(5) && outbound.piggybacked_credit(4));
     for number in 0..3 * WRAP {
@@ -367,7 +367,7 @@ fn a_piggybacked_credit_needs_no_message_of_its_own() {
 }
 
 /// Returns the number of the first message that may not be sent, the number of pool credits that
-/// the link has, and whether the link asks for more.
+/// the link has, and whether the link waits for more pool credits.
 fn standing(inbound: &mut Inbound) -> (u64, usize, bool) {
     (inbound.renew(), inbound.pooled(), inbound.asks_again())
 }
@@ -378,7 +378,7 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
     assert!(!inbound.extend(), "nothing is preposted");
     inbound.preposts.prepost_to(5);
     assert!(!inbound.asks_for(1), "message 1 has a reserved credit");
-    assert!(inbound.asks_for(2) && !inbound.asks_for(3), "a link must ask once");
+    assert!(inbound.asks_for(2) && !inbound.asks_for(3), "a link must ask the pool only once");
     assert!(inbound.extend() && inbound.asks_again());
     assert_eq!(inbound.unannounced(), Some(3));
     assert_eq!(inbound.unannounced(), None);

@@ -48,7 +48,7 @@ pub trait World {
     fn ports(&mut self, rank: Rank) -> Self::Ports<'_>;
 
     /// Records that a rank has advanced. Returns whether the rank may continue at once; if not,
-    /// [`World::next`] returns the rank again when it may.
+    /// [`World::next`] returns the rank again once it may continue.
     fn moved(&mut self, rank: Rank) -> bool;
 
     /// Records that a rank is done.

@@ -1,9 +1,9 @@
 //! Count of the work of one rank in a call, without its waits and without executing its program.
 //!
-//! A schedule's loops are counted in strides: iterations do the same work as long as each of their
-//! messages stays on the rank's host in all of them, or leaves it in all of them, and their parts
-//! have the same length. Counting one rank among a hundred thousand therefore takes hardly longer
-//! than counting one among ten.
+//! A schedule's loops are counted in strides: runs of iterations that do the same work. In all
+//! iterations of a stride, parts have the same length, and each message either always stays inside
+//! the rank's host or always crosses to or from another host. Counting one rank among a hundred
+//! thousand therefore takes hardly longer than counting one among ten.
 
 use std::ops::Range;
 

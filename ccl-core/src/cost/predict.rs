@@ -86,8 +86,8 @@ pub struct Call<'a> {
     pub count: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
-    /// Bytes of the larger of a rank's input and output. A call among fewer ranks or of fewer
-    /// chunks that represents this call keeps this number.
+    /// Bytes of the larger of a rank's input and output. If the time is predicted from a smaller
+    /// call (among fewer ranks, or of fewer chunks), the smaller call keeps this number.
     pub buffer_bytes: usize,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
@@ -174,7 +174,7 @@ pub fn at_least(call: &Call<'_>, model: &Model) -> Result<f64, PredictError> {
 }
 
 /// Returns a similar call among fewer ranks; none if the ranks are few. A buffer of a single block
-/// shrinks with the number of ranks, so that each rank's share of it stays as long.
+/// shrinks with the number of ranks, so that each rank's share of the buffer keeps its length.
 fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
     let fewer = call.programs.fewer()?;
     let whole = fewer.algorithm.collective.even_blocks(2) == Some(1);

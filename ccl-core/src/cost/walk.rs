@@ -52,8 +52,8 @@ impl Processor {
 /// Costs of a connection between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// Time of either processor for each message: the sender's to send it, the receiver's to accept
-    /// it.
+    /// Time that each message takes on either processor: on the sender's to send it, on the
+    /// receiver's to accept it.
     pub message_ns: f64,
     /// Time of either processor for each byte of a message.
     pub byte_ns: f64,

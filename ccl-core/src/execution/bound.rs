@@ -1,5 +1,5 @@
 //! Program bound to the numbers of one call: every expression is evaluated and every loop unrolled,
-//! so that the hot loop only adds, compares and asks its ports.
+//! so that the hot loop only adds, compares and calls its ports.
 //!
 //! Binding again with the same numbers costs one comparison; binding with other numbers reuses the
 //! memory.

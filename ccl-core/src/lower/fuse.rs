@@ -126,8 +126,8 @@ fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
     Vec::new()
 }
 
-/// Returns the deferred form of a `Recv` into single-use scratch, alone or as the only op of a
-/// loop.
+/// Returns the deferred form of a node that is a `Recv` into single-use scratch, or a loop with
+/// such a `Recv` as its only op.
 fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
     match node {
         Node::Op(Op::Recv { peer, target }) if uses.only(target.buffer, 1) => Some(Deferred {
@@ -152,7 +152,8 @@ fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
     }
 }
 
-/// Returns whether `op` reads every deferred receive, and no link twice.
+/// Returns whether `op` reads the targets of all deferred receives, and no two of these receives
+/// use the same link. Without `relay`, returns false for a send, whatever it reads.
 fn reads_all(op: &Op, run: &[Deferred], relay: bool) -> bool {
     if matches!(op, Op::Send { .. }) && !relay {
         return false;
@@ -359,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_name_the_ranks_of_a_loop() {
+    fn series_contain_the_ranks_of_a_loop() {
         let loops = [
             (Affine::constant(3).step(TERM, 1).modulo(7), 6),
             (Affine::constant(3).step(TERM, -1).modulo(7), 9),

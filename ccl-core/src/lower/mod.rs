@@ -8,9 +8,9 @@
 //!
 //! A program consists of *strands*. Instructions of a strand run in order; strands run
 //! concurrently. All instructions that use one direction of one link are in one strand, so that
-//! messages keep their order. Any other order between strands is inferred from the memory that they
-//! read and write. It becomes an [`Instr::Await`], which waits for a *unit* of another strand: a
-//! top-level fold or loop.
+//! messages keep their order. The order between instructions of different strands is inferred from
+//! the memory that they read and write. Each such dependency becomes an [`Instr::Await`], unless
+//! others imply it. An `Await` waits for a *unit* of another strand: a top-level fold or loop.
 
 mod fuse;
 mod strands;

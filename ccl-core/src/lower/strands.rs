@@ -93,8 +93,8 @@ fn cells(location: Location, at: &Counters, alias: Alias, into: &mut BTreeSet<Ce
     }
 }
 
-/// Sets [`Fold::early`] for each fold whose only source is a slot, provided that nothing before any
-/// iteration of the fold touches the memory that this iteration writes.
+/// Sets [`Fold::early`] for each fold whose only source is a slot, provided that each iteration of
+/// the fold writes only memory that nothing before this iteration touches.
 pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
     nodes.iter_mut().for_each(begin);
     let mut touched = BTreeSet::new();

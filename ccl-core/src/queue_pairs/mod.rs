@@ -208,8 +208,8 @@ impl Policy {
     }
 
     /// Returns the first group of queue pairs that the policy needs and a link lacks; none if the
-    /// link lacks no group. `made` are the link's groups: a group is lacking if the link has fewer
-    /// queue pairs of its traffic class, or none.
+    /// link lacks no group. `made` are the link's groups. The link lacks a group if it has no queue
+    /// pairs of the group's traffic class, or fewer than the policy needs.
     #[must_use]
     pub fn beyond(&self, made: &[Group]) -> Option<Group> {
         let has = |own: &Group| {

@@ -79,8 +79,9 @@ impl Affine {
         self.offset + u32::try_from(value).unwrap_or(0)
     }
 
-    /// Returns the largest value while each counter stays below its count, without enumeration. For
-    /// an expression that wraps, returns an upper bound instead: offset + modulus - 1.
+    /// Returns the largest value that the expression has while each counter is below its count,
+    /// without evaluating all values. For an expression that wraps, returns an upper bound instead:
+    /// offset + modulus - 1.
     #[must_use]
     pub fn most(&self, counts: &Counters) -> u32 {
         let (mut least, mut most) = (self.base, self.base);

@@ -8,8 +8,8 @@
 //! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
 //! describes the path of one *chunk*, a bounded number of elements of every part. Execution repeats
 //! the schedule until every part is done, so that a schedule's size depends neither on the length
-//! nor on the number of chunks. An op whose extent is empty for some chunk does nothing, on both
-//! sides of a message.
+//! nor on the number of chunks. An op whose extent is empty for some chunk does nothing then: the
+//! sender sends no message, and the receiver expects none.
 
 mod affine;
 mod builder;

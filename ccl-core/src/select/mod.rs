@@ -226,7 +226,8 @@ const ELEMENT_BYTES_MAX: usize = 8;
 /// bound suffices, and no schedule has to be made to see that messages fit.
 const PARTS_PER_RANK_MAX: usize = 4;
 
-/// Returns the variant that was measured, or is predicted by the table, to be the fastest.
+/// Returns the fastest variant according to the table's measurements. If the table has none for the
+/// collective, ranks and hosts of the call, its predictions count.
 fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
     // Not all ranks know the counts, or the call is empty.
@@ -247,13 +248,13 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
-/// Bound on a ratio: the predicted time of the model's variant over that of the rules' variant. The
-/// model's variant is taken if the ratio is below the bound. The bound is less than 1, because a
-/// model's errors exceed the differences between similar variants.
+/// Bound on a ratio: the predicted time of the model's variant divided by that of the rules'
+/// variant. The model's variant is taken if the ratio is below the bound. The bound is less than 1,
+/// because a model's errors exceed the differences between similar variants.
 const WORTH: f64 = 0.9;
 
-/// Returns the fastest variant, by the model, of those that may be taken, if the model predicts it
-/// to be clearly faster than the variant of the rules.
+/// Returns the variant that the model predicts to be the fastest of those that may be taken; none
+/// unless the model predicts it to be clearly faster than the variant of the rules.
 fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>> {
     let own = Variant { algorithm: rule.algorithm.name, slot_fraction: rule.slot_fraction };
     let (_, own_ns) = situation.predicted.iter().find(|(fastest, _)| *fastest == own)?;
@@ -373,7 +374,7 @@ mod tests {
         let known = Situation { tuning: &measured, ..LARGE };
         assert!(!known.is_open());
         assert!(Situation { hosts: &Hosts::one(5), ..known }.is_open());
-        // A time, or a rule, of an algorithm that the deterministic mode excludes decides nothing.
+        // If the deterministic mode excludes an algorithm, its times and rules decide nothing.
         for line in ["all_reduce ranks=4 hosts=1 bytes=8: ring=1", "rule all_reduce: ring (so)"] {
             let excluded: Tuning = format!("model; {line}").parse().unwrap();
             let other = Situation { tuning: &excluded, ..LARGE };

@@ -20,8 +20,8 @@
 //! next, before the library's own rules. `model` has the parameters of the best-fitting model
 //! ([`crate::cost::figures`]). If no `rule` line applies either, the model's fastest variant
 //! replaces the variant of the library's own rules where the model predicts it to be clearly
-//! faster. Parameters that are left out get defaults, which suit this library's own links in order
-//! of magnitude. An entry ends with the line or with `;`.
+//! faster. Parameters that are left out get defaults, which are right in order of magnitude for
+//! this library's own links. An entry ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -110,8 +110,8 @@ pub struct Change {
     pub old: Measured,
     /// Fastest variant of the newer table.
     pub new: Measured,
-    /// True if the newer time exceeds the older by more than the allowed fraction of the older time
-    /// plus both deviations ([`Tuning::changes`]).
+    /// True if the newer time exceeds the sum of the older time, the allowed fraction of the older
+    /// time, and both deviations ([`Tuning::changes`]).
     pub is_slower: bool,
 }
 
@@ -176,8 +176,8 @@ impl Tuning {
     }
 
     /// Returns the changes of the measured points that both tables have. A point is slower if the
-    /// newer time exceeds the older one by more than `allowed` (0.1: a tenth) plus both deviations:
-    /// noise does not count.
+    /// newer time exceeds the sum of the older time, the fraction `allowed` of the older time (0.1:
+    /// a tenth), and both deviations: noise does not count.
     #[must_use]
     pub fn changes(&self, newer: &Tuning, allowed: f64) -> Vec<Change> {
         let change = |point: &Point| {
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(slower("direct=10", "direct=11.1"), [true]);
         assert_eq!(slower("direct=10~0.5", "direct=11.9~0.5"), [false]);
         assert_eq!(slower("direct=10~0.5", "direct=12.1~0.5"), [true]);
-        // Another variant is now as fast, or all are faster.
+        // Another variant is now as fast as the fastest one was, or the fastest one is faster.
         assert_eq!(slower("direct=10", "direct=50 ring=10"), [false]);
         assert_eq!(slower("direct=10", "direct=1"), [false]);
         assert_eq!(table().changes(&Tuning::NONE, 0.1), []);

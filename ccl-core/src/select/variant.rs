@@ -29,7 +29,7 @@ pub enum VariantError {
     #[error(transparent)]
     Unknown(#[from] algorithm::UnknownAlgorithm),
     /// A divisor after the `/` that is not possible.
-    #[error("\"{0}\": the number after the / divides slots; use 2, 4 or 8")]
+    #[error("\"{0}\": use 2, 4 or 8 after the /, for messages of 1/2, 1/4 or 1/8 of a slot")]
     SlotFraction(String),
 }
 

@@ -192,7 +192,8 @@ impl Handshake {
         self.proof_over_channel(self.side.other(), keys).verify_slice(claimed).map_err(|_| {
             refuse(
                 "it does not share the keys of this encrypted channel: somebody between the two \
-                 decrypts what they send and encrypts it anew; look for a proxy or an attacker",
+                 processes decrypts what they send and encrypts it anew; look for a proxy or an \
+                 attacker",
             )
         })
     }

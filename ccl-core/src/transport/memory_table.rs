@@ -152,7 +152,8 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
         }
     }
 
-    /// Returns the peer's imported memory with the lowest number that satisfies `is_meant`, if any.
+    /// Returns the lowest number of a memory that was imported from the peer and satisfies
+    /// `is_meant`; none if there is no such memory.
     pub fn known(&self, at: EndpointId, is_meant: impl Fn(&R) -> bool) -> Option<RemoteMr> {
         let known = |entry: &Option<(EndpointId, R)>| {
             entry.as_ref().is_some_and(|(owner, memory)| *owner == at && is_meant(memory))
@@ -223,7 +224,7 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
         let tail_at = tail.map(|tail| self.remember(tail.key)).transpose()?;
         let known = self.local.len();
         let at = self.remember(local.key)?;
-        // A new entry moves the entries behind it.
+        // A new entry moves the entries after it.
         let moved = usize::from(self.local.len() > known);
         let tail_at = tail_at.map(|tail_at| if tail_at < at { tail_at } else { tail_at + moved });
         let to = self.range_of(endpoint, remote, remote_offset, bytes)?;

@@ -385,9 +385,9 @@ pub trait Lane: Send + fmt::Debug {
     /// When there is no such endpoint, or the note is too long.
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError>;
 
-    /// Makes a put that is not done read its [`WorkRequest::Put::tail`] from another location,
-    /// `tail`, which holds the same bytes. After this returns, nothing reads the old location any
-    /// more. Does nothing if the put is done or was never taken.
+    /// Replaces the location from which a put reads its [`WorkRequest::Put::tail`] by `tail`, which
+    /// holds the same bytes. After this returns, nothing reads the old location any more. Does
+    /// nothing if the put is done or was never taken.
     ///
     /// # Errors
     ///
@@ -476,9 +476,9 @@ pub trait Lane: Send + fmt::Debug {
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns whether all posted requests have left this process, so that none needs another
-    /// [`Lane::poll`]. Requests that a broken connection may have swallowed count as not left,
-    /// unless the break is older than the time for which a peer may be unreachable. Always true
-    /// where hardware or the peer's memory takes requests over when they are posted.
+    /// [`Lane::poll`]. Requests that a broken connection may have swallowed do not count as having
+    /// left, unless the break is older than the time for which a peer may be unreachable. Always
+    /// true where hardware or the peer's memory takes requests over when they are posted.
     fn is_drained(&self) -> bool {
         true
     }

@@ -15,15 +15,15 @@
 //!   happens, steps of different strands commute, and every maximal run consists of the same steps:
 //!   if this run ends, all runs do; if it gets stuck, all runs do, at the same step.
 //! * **More slots never hurt**. Suppose that a run with one slot per link completes. Suppose also
-//!   that a run is stuck in which each link keeps one slot and gets more slots at arbitrary times.
-//!   Take the first step of the complete run that the stuck run did not do. The stuck run did all
-//!   steps before it, so the messages and units that the step needs are there. On each link that
-//!   the step sends on, all earlier messages were taken out and no later one was put in, because
-//!   one strand writes the link in order: the kept slot is free and the step is possible. Hence a
-//!   receiver's byte budget, from which further slots are granted in any order, is safe if it holds
-//!   one slot per active sender ([`Violation::Budget`]) and the program completes with one slot.
-//!   By the same argument fewer waits never hurt: ranks whose programs have the dependencies of the
-//!   in-place form work together with ranks whose programs lack them ([`Alias::APART`]).
+//!   that another run, in which each link keeps one slot and gets more at arbitrary times, is
+//!   stuck. Take the first step of the complete run that the stuck run did not do. The stuck run
+//!   did all steps before it, so the messages and units that the step needs are there. On each link
+//!   that the step sends on, all earlier messages were taken out and no later one was put in,
+//!   because one strand writes the link in order: the kept slot is free and the step is possible.
+//!   Hence a receiver's byte budget, from which further slots are granted in any order, is safe if
+//!   it holds one slot per active sender ([`Violation::Budget`]) and the program completes with one
+//!   slot. By the same argument fewer waits never hurt: ranks whose programs have the dependencies
+//!   of the in-place form work together with ranks whose programs lack them ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records the steps that certainly happened before:
 //!   earlier steps of the strand, steps up to the end of an awaited unit *in the awaited chunk, not
 //!   in later ones*, and steps before a message that was read. A returned slot orders nothing here:

@@ -88,7 +88,7 @@ impl Exprs {
         1 + self.ranks + rank
     }
 
-    /// Converts a raw contribution to a leaf when it is read as input; none for any other
+    /// Returns the leaf of a raw contribution, for a read as input; `None` for any other
     /// expression.
     pub(super) fn read_as_input(&self, expr: Expr) -> Option<Expr> {
         self.is_raw(expr).then(|| expr + self.ranks)

@@ -70,7 +70,8 @@ pub enum Misfold {
     CountedTwice(Rank),
     /// A fold marked last (as completing a reduction) although this rank's contribution is missing.
     LastTooEarly(Rank),
-    /// An operand that a fold marked last has completed before: an average would be divided again.
+    /// An operand that an earlier fold, marked last, has completed: an average would be divided
+    /// again.
     AlreadyComplete,
 }
 
@@ -272,7 +273,7 @@ pub enum Violation {
     },
     /// A read of an in-place input as output. Out of place, such a read finds garbage. In place, it
     /// finds an unscaled value: a premultiplied sum scales a value when it is read as input.
-    #[error("{spot} is read as output by strand {strand} while it still is the input: {fold}")]
+    #[error("{spot} is read as output by strand {strand} while it still holds the input: {fold}")]
     InputAsOutput {
         /// The element.
         spot: Spot,
@@ -339,7 +340,7 @@ pub enum Violation {
     Barrier {
         /// Rank that may leave.
         rank: Rank,
-        /// Rank that may not have entered.
+        /// Rank that possibly has not entered yet.
         unheard: Rank,
     },
 }

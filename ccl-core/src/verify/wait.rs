@@ -74,7 +74,8 @@ fn text_of(program: &Program, strand: u32, instr: u32) -> String {
     code.and_then(|code| code.get(instr as usize)).map(Instr::to_string).unwrap_or_default()
 }
 
-/// Returns the strand of an execution that receives from, or sends to, `peer`.
+/// Returns the strand that uses the link with `peer` in an execution: to receive if `receives` is
+/// true, else to send.
 fn user_of(execution: &Execution, peer: Rank, receives: bool) -> Option<u32> {
     let uses = execution.link_uses();
     uses.iter().find(|l| l.peer == peer && l.receives == receives).map(|link| link.strand)

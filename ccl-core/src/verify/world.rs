@@ -9,7 +9,8 @@ use super::violation::{Access, Misfold, Spot, Violation};
 use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
-/// Vector clock of one channel: per strand of each rank, how many of its tasks happened earlier.
+/// Vector clock of one channel: per strand of each rank, the number of this strand's tasks that
+/// happened earlier.
 type Clock = Vec<u32>;
 
 /// A message under way.
@@ -41,8 +42,8 @@ pub(super) struct RankState {
     /// Clocks of the threads. A thread is one strand on one channel; its index is
     /// channel × strands + strand.
     clocks: Vec<Clock>,
-    /// Clocks at the end of each unit (a top-level fold or loop) of each channel, one per chunk of
-    /// the channel.
+    /// Clocks at the ends of units (top-level folds or loops). The first index is
+    /// channel × `units_per_channel` + unit; the second is the index of the chunk on the channel.
     units: Vec<Vec<Clock>>,
     units_per_channel: usize,
     /// Number of slots of each link towards this rank.
@@ -173,8 +174,8 @@ impl World {
         None
     }
 
-    /// Returns another rank none of whose tasks happened before the end of `rank`'s strands, if
-    /// there is one.
+    /// Returns the first other rank that `rank` has not heard of, if there is one: no task of that
+    /// other rank happened before the end of `rank`'s strands.
     pub(super) fn unheard(&self, rank: Rank) -> Option<Rank> {
         let heard = |other: &RankState| {
             let strands = other.base..other.base + other.strands;

@@ -130,8 +130,8 @@ fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
 #[derive(Clone, Copy, Debug)]
 struct Way {
     slots: u32,
-    /// True if the budget is tight: on each channel, as many slots as the largest number of peers
-    /// that one rank receives from.
+    /// True if the budget is tight: on each channel, it has one slot for each sender of the rank
+    /// with the most senders.
     tight: bool,
     channels: u32,
     in_place: bool,

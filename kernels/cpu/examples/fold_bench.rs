@@ -1,5 +1,5 @@
 //! Benchmark of folds of two terms, for each type: `cargo run --release --example fold_bench`. The
-//! figures are GB/s of one operand; the memory traffic is three times as much.
+//! rates are GB/s of one operand; the memory traffic is three times as much.
 
 use std::time::Instant;
 
@@ -21,8 +21,8 @@ fn time(mut work: impl FnMut(), calls: u32) -> f64 {
 
 /// Returns the GB/s of one operand in a fold of `terms` operands of `bytes` bytes each.
 fn bandwidth(kernel: &Kernel, data_type: DataType, bytes: usize, terms: usize, place: bool) -> f64 {
-    // The same byte everywhere: a small number in any float type. Each operand begins on a cache
-    // line of its own, at another offset in its page.
+    // The same byte everywhere: a small number in any float type. Each operand begins in its own
+    // cache line, and no two operands begin at the same offset in a page.
     let mut room = vec![0x21u8; (bytes + 4096 + 256) * (terms + 1) + 64];
     let first = room.as_mut_ptr().wrapping_add(room.as_ptr().align_offset(64));
     let data: Vec<*mut u8> =

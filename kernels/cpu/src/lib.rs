@@ -16,8 +16,8 @@
 //!   number of ranks, correctly rounded (not multiplied by a reciprocal).
 //! * **float16, bfloat16 and float8** are reduced in float32 over all terms of one fold and rounded
 //!   once, to nearest with ties to even, when the result is stored. Where an algorithm needs
-//!   several folds for one element, each fold rounds. Nothing else is rounded to the type in
-//!   between, except scaled terms (below).
+//!   several folds for one element, each fold rounds. Within a fold, only scaled terms (below) are
+//!   rounded to the element's type before the result is stored.
 //! * **Subnormals** are kept everywhere.
 //! * **Overflow**: float16 and bfloat16 go to infinity. Both float8 types saturate to their largest
 //!   finite number (448 and 57344), like the CUDA conversions that NCCL uses (`__NV_SATFINITE`);

@@ -1,5 +1,5 @@
-//! Arithmetic of accumulators. All implementations of one element type give the same bits for the
-//! same values, whatever their width: all SIMD levels therefore agree.
+//! Arithmetic of accumulators. All implementations for one element type, narrow or wide, give the
+//! same bits for the same values, so all SIMD levels agree.
 
 /// An accumulator: one number, or several side by side that are treated alike.
 pub(crate) trait Number: Copy + 'static {
@@ -157,7 +157,8 @@ impl<N: Number, const LANES: usize> Number for [N; LANES] {
 pub(crate) trait Op: 'static {
     /// True if terms that are marked as scaled are multiplied by the scalar when they are read.
     const SCALES: bool = false;
-    /// Returns `a ⊕ b`. Swapped operands give the same bits, once NaN is canonical.
+    /// Returns `a ⊕ b`. Swapped operands give the same bits after `Unit::narrow`, which turns every
+    /// NaN into the same NaN.
     fn combine<N: Number>(a: N, b: N) -> N;
     /// Returns the value that is rounded and stored.
     #[inline(always)]

@@ -11,7 +11,7 @@ pub(crate) trait Unit: 'static {
     type Raw: Copy + 'static;
     /// The type in which the unit is reduced.
     type Acc: Number;
-    /// The unit for the elements behind the last whole unit; holds one element.
+    /// The unit for the elements after the last whole unit; holds one element.
     type Tail: Unit;
     /// Number of elements in one unit.
     const ELEMENTS: usize;

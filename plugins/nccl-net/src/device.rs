@@ -365,7 +365,8 @@ fn describe(
     })
 }
 
-/// Returns the device for connections within this host, unless a transport is asked for.
+/// Returns the device for connections within this host, unless `FERROCCL_TRANSPORT` forces one
+/// transport.
 fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     let kind = transports::of_reach(Reach::Host).into_iter().next()?;
     if config.transport != AUTO {

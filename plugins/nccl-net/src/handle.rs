@@ -1,5 +1,5 @@
-//! Handle of a listener. NCCL carries it from rank to rank, and passes the same bytes to each call
-//! of `connect`, so that the handle can also store the connection attempt.
+//! Handle of a listener. NCCL carries it from rank to rank, and passes the same memory to each call
+//! of `connect`, so that `connect` can store the number of its attempt in the handle.
 
 use ccl_core::transport::{Address, Secret};
 use nccl_net_abi::HANDLE_BYTES;
@@ -46,9 +46,9 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle. If it is too long, the address is shortened, at first to no fewer than
-    /// two devices; then `near` is left out; then only one device stays. A second device matters
-    /// more than `near`, because the port of the first one may be down.
+    /// Encodes the handle. If it is too long, the address is shortened, but keeps at least two
+    /// devices; if that is not enough, `near` is left out, and then all devices but one. A second
+    /// device matters more than `near`, because the port of the first one may be down.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

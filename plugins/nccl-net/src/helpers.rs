@@ -1,6 +1,6 @@
-//! Helper threads. They poll communicators with long messages whose bytes CPUs copy, so that one
-//! process sends and receives several messages at the same time. NCCL's own thread then only posts
-//! messages and looks whether they are done.
+//! Helper threads. If CPUs copy the bytes of messages, these threads poll the communicators that
+//! have long messages. One process can thus send and receive several messages at the same time.
+//! NCCL's own thread then only posts messages and looks whether they are done.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

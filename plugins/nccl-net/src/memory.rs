@@ -23,8 +23,8 @@ impl Mr {
         Ok(Mr { device: Arc::clone(device), key, region, is_there: RwLock::new(true) })
     }
 
-    /// Returns the offset of `address` in the memory; fails unless the `bytes` bytes from `address`
-    /// on all lie in the memory.
+    /// Returns the offset of `address` in the memory; fails unless the memory contains all of the
+    /// `bytes` bytes that begin at `address`.
     pub(crate) fn offset(&self, address: usize, bytes: usize) -> Result<usize, NetError> {
         let start = self.region.start().addr();
         let offset = address.wrapping_sub(start);

@@ -23,7 +23,7 @@ pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
 const AWAKE: Duration = Duration::from_millis(50);
 /// Longest time that a closed communicator may take to deliver its messages and its farewell.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// Time for which a closed receiver discards arriving messages; ends early if the peer closes too.
+/// Time for which a closed receiver discards arriving messages, unless the peer closes earlier.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A communicator that NCCL has closed.
@@ -57,8 +57,9 @@ impl Closed {
     /// the communicator can be dropped without blocking.
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
-            self.connection()
-                .abort("it did not receive in time the messages sent before this side closed");
+            self.connection().abort(
+                "the messages that this side sent before it closed did not reach the peer in time",
+            );
             return true;
         }
         if !self.leaves {

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_poll_objects_that_ask_and_leave_the_lock_to_callers() {
+    fn helpers_poll_objects_that_need_help_and_leave_the_lock_to_callers() {
         let at = Instant::from_nanos;
         let table = Table::new(Kind::Sender);
         let id = table.add(Box::new(Asks { until: Instant::ZERO, polls: 0 })).unwrap();

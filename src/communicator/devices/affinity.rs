@@ -23,7 +23,7 @@ const REASON_CHARS_MAX: usize = 160;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DeviceReport {
     /// The rank has devices. `nearest` has a bit for each device of the host, set for the nearest
-    /// ones. `is_infiniband` is true if all devices are InfiniBand's.
+    /// ones. `is_infiniband` is true if all devices are InfiniBand devices.
     Has { nearest: u64, is_infiniband: bool },
     /// The rank has no devices. Holds the reason.
     Lacks(String),
@@ -52,7 +52,7 @@ impl DeviceReports {
         })
     }
 
-    /// Iterates over the ranks that have devices: true if all devices of the rank are InfiniBand's.
+    /// Iterates over the ranks that have devices: true if the rank has InfiniBand devices only.
     pub(super) fn layers(&self) -> impl Iterator<Item = bool> {
         self.ranks.iter().filter_map(|own| match own {
             DeviceReport::Has { is_infiniband, .. } => Some(*is_infiniband),
@@ -60,7 +60,7 @@ impl DeviceReports {
         })
     }
 
-    /// Returns whether all devices of all ranks are InfiniBand's.
+    /// Returns whether all devices of all ranks are InfiniBand devices.
     pub(crate) fn is_infiniband(&self) -> bool {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }

@@ -539,8 +539,8 @@ mod tests {
     #[test]
     fn ranks_that_share_only_some_devices_each_get_devices() {
         let devices = Vec::from_iter((0..4).map(|switch| at(switch, 0)));
-        // One rank with an accelerator, two ranks of its node without one, and one rank that may be
-        // anywhere.
+        // One rank with an accelerator, two ranks without accelerators on the node of the first
+        // rank, and one rank that may be anywhere.
         let ranks = [vec![at(2, 1)], on(&[Some(0), Some(0), None])].concat();
         assert_eq!(taken(&devices, &ranks, 4), [[2], [0], [1], [2]]);
     }

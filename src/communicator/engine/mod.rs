@@ -44,7 +44,7 @@ const PLANS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Longest sleep where peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
-/// Largest number of peeks at the links after a look for progress that found none.
+/// Largest number of peeks at the links before the next look for progress.
 const PEEKS_MAX: u32 = 64;
 /// Tag of point-to-point messages, which belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
@@ -218,8 +218,8 @@ enum Memory {
     Addresses { kernel: Kernel },
 }
 
-// SAFETY: the pointers are those of buffers that the caller of `begin` vouches for, wherever the
-// communicator is moved meanwhile; they are used by one thread at a time.
+// SAFETY: the caller of `begin` vouches for the buffers that the pointers refer to, even if the
+// communicator is moved before the call ends; only one thread at a time uses the pointers.
 unsafe impl Send for Memory {}
 
 /// Name of a call or group, for error messages.
@@ -730,8 +730,8 @@ impl Engine {
     }
 }
 
-/// Returns the smallest allowed limit of a message's payload, in bytes: 8 (the longest element) for
-/// each part of the message with the most parts.
+/// Returns the least number of payload bytes for which a message must have room: 8 (the longest
+/// element) for each part of the message with the most parts.
 fn message_bytes_min(program: &Program) -> usize {
     program.message_parts as usize * 8
 }

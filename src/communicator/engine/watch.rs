@@ -15,7 +15,7 @@ use crate::recorder::{CallRecord, Writer};
 
 /// Time without progress after which a call checks the other ranks.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Time after the end of a connection before the peer counts as gone. A leaving rank sends a
+/// Time from the end of a connection until the peer counts as gone. A leaving rank sends a
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 /// Time without progress after which a rank that has left in good order counts as gone. Until then,
@@ -26,7 +26,7 @@ const LEFT_GRACE: Duration = Duration::from_secs(10);
 const NAMED_MAX: usize = 4;
 /// Time without progress after which the recording shows the awaited ranks.
 const SHOWN_AFTER: Duration = Duration::from_millis(100);
-/// Number of looks after which a waiting call shows again which ranks it waits for.
+/// Number of calls of `check_stall` after which the recording shows the awaited ranks anew.
 const LOOKS_PER_NOTE: u64 = 16;
 /// Text for a deadline whose cause the ranks did not agree on in time.
 const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
@@ -35,8 +35,8 @@ const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
     /// Links that the call waits for, each with true if the call waits to receive and false if it
-    /// waits to send. A link that already has the message, or room for it, is left out, unless its
-    /// peer has yet to acknowledge payload.
+    /// waits to send. A link on which the message has arrived, or a slot is free, is left out,
+    /// unless its peer has yet to acknowledge payload.
     awaited: Vec<(Link, bool)>,
     /// Awaited ranks, as the recording shows them.
     shown: Vec<Awaited>,

@@ -91,7 +91,7 @@ pub enum CallError {
         /// The collective.
         collective: Collective,
     },
-    /// Blocks of an in-place call that differ between what is sent and what is received.
+    /// An in-place call whose sent blocks differ from its received blocks.
     #[error(
         "{collective}: in place, the block sent to a rank and the block received from it must have \
          the same start and count"
@@ -100,7 +100,7 @@ pub enum CallError {
         /// The collective.
         collective: Collective,
     },
-    /// A block of a rank for itself whose length differs between input and output.
+    /// A rank's block for itself, with different lengths in input and output.
     #[error(
         "{collective}: rank {rank} sends {sent} elements to itself but expects {expected}; give \
          both the same count"
@@ -154,7 +154,7 @@ pub enum CallError {
     /// A group of sends and receives that cannot be carried out.
     #[error(transparent)]
     Messages(#[from] SendRecvError),
-    /// A message of a rank to itself that is received with another length.
+    /// A rank's message to itself, with different lengths of send and receive.
     #[error(
         "rank {rank} sends {sent} bytes to itself but expects {expected}; give both the same length"
     )]

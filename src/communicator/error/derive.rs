@@ -61,7 +61,7 @@ pub enum DeriveError {
         /// Newcomers that the peer asks for.
         theirs: u32,
     },
-    /// An invitation that another communicator made, such as the one from which this one grew.
+    /// An invitation of another communicator, such as the communicator that grew into this one.
     #[error("grow: another communicator made this invitation; call grow() on that communicator")]
     ForeignInvitation,
 }

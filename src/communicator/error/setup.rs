@@ -13,7 +13,7 @@ pub enum SetupError {
     /// A tuning table that cannot be used.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A transport that joins only ranks of one host, for ranks on several hosts.
+    /// A transport that joins only ranks of one host, although the ranks are on several hosts.
     #[error(
         "FERROCCL_TRANSPORT={transport} joins ranks of one host, but the {ranks} ranks are on \
          {hosts} hosts; unset it, or set it to auto, which takes {networks} between hosts"

@@ -15,7 +15,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "after Done the source may be changed", check: done_means_done },
     Point { name: "long and empty puts complete in any mixture", check: mixed },
     Point { name: "puts in both directions at once arrive", check: duplex },
-    Point { name: "a put that arrives during a long put the other way completes", check: amid },
+    Point { name: "a put completes even if its receiver is sending a long put", check: amid },
     Point { name: "a put out of range is refused before any byte moves", check: out_of_range },
     Point { name: "a put that names unknown memory is refused", check: not_there },
     Point { name: "a bad put is not taken and undoes no put before it", check: good_and_bad },
@@ -198,7 +198,8 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that all puts are done, in any mixture of long and empty puts, also if posted together.
+/// Checks that all puts of any mixture of long and empty puts are done, even if the puts are posted
+/// together.
 fn mixed(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(8192);
     let pair = &mut Pair::new(fixture, long)?;
@@ -247,9 +248,9 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that a short put is done although it arrives while its receiver sends a long put and the
-/// short put's sender does not poll. The receiver sends no later put that could carry the short
-/// put's acknowledgement.
+/// Checks that a short put completes even if its receiver is sending a long put when the short put
+/// arrives, and the sender of the short put does not poll then. The receiver sends no later put
+/// that could carry the short put's acknowledgement.
 fn amid(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let pair = &mut Pair::new(fixture, long)?;
@@ -362,11 +363,11 @@ fn good_and_bad(fixture: &dyn Fixture) -> Outcome {
     // An error means that nothing was taken.
     let posted = pair.ends[0].lane.post(fixture.now(), &[good, bad, good]);
     let taken = posted.unwrap_or(0);
-    ensure!(taken <= 1, "{taken} of the puts good, bad, good were taken");
+    ensure!(taken <= 1, "{taken} of 3 puts were taken, although the second is bad");
     pair.until(fixture, "all taken puts arrive", |pair| {
         pair.ends[1].arrived(pair.ends[1].endpoint).len() >= taken
     })?;
-    // What was not taken would arrive now.
+    // A put that was sent although it was not taken would arrive now.
     pair.settle(fixture)?;
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
     ensure!(arrived.len() == taken, "{taken} puts were taken, {arrived:?} arrived");
@@ -395,11 +396,11 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
     arrived.sort_unstable();
     ensure!(
         done == (0..count as u64).collect::<Vec<u64>>(),
-        "the {} completions are not one for each put",
+        "not every put completed exactly once: {} completions",
         done.len()
     );
     let expected: Vec<(u32, usize)> = (0..count as u32).map(|number| (number, 8)).collect();
-    ensure!(arrived == expected, "the {} arrivals are not one for each put", arrived.len());
+    ensure!(arrived == expected, "not every put arrived exactly once: {} arrivals", arrived.len());
     let seen = bytes_of(&to.inbox)?;
     let right = |number: usize| seen[number * 8..][..8] == (number as u64 + 1).to_le_bytes();
     ensure!((0..count).all(right), "the bytes of a put are wrong");

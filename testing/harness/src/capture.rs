@@ -58,7 +58,7 @@ impl Packet {
         }
         let from = Ipv4Addr::from(wide(26)?);
         let (opcode, pad) = (*frame.get(42)?, usize::from(frame.get(43)? >> 4 & 3));
-        // After the 12 bytes of the base header come the address to write to and the immediate.
+        // The address to write to and the immediate, if present, follow the 12-byte base header.
         let extended = match opcode {
             0x06 | 0x0a => 16,
             0x0b => 20,

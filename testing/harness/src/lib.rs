@@ -3,7 +3,7 @@
 //!
 //! A test binary that starts ranks as processes has a test `rank` that calls [`processes::rank`].
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
 pub mod capture;
 pub mod command;
@@ -20,7 +20,7 @@ pub use threads::{PATIENCE, config, joining, ranks_with};
 use std::io::Write;
 use std::time::Duration;
 
-/// Prints why a test is skipped, in the form that `cargo xtask test` counts.
+/// Prints the reason why a test is skipped, in a line that `cargo xtask test` counts.
 pub fn skip(reason: &str) {
     // Not by `eprintln!`, whose output libtest captures.
     std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();

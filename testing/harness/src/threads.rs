@@ -19,8 +19,8 @@ pub fn config() -> Config {
 }
 
 /// Runs `run` on every rank of a communicator of `n` threads; returns the results by rank. The
-/// ranks start `run` when all have joined: if a rank failed earlier, the ranks that are still
-/// joining would fail too.
+/// ranks start `run` when all have joined: otherwise, if a rank failed in `run`, the ranks that
+/// are still joining would fail, too.
 pub fn ranks_with<T: Send + 'static>(
     n: u32,
     config: Config,

@@ -71,8 +71,9 @@ impl Side {
 struct Link {
     /// Side of this process; `None` once the communicator is closed.
     side: Mutex<Option<Side>>,
-    /// Number of calls so far; `seen` is this number at the helper thread's last `is_alone`.
+    /// Number of calls so far, plus 1, so that the first `is_alone` returns false.
     calls: AtomicU64,
+    /// Value of `calls` when the helper thread last called `is_alone`; 0 before.
     seen: AtomicU64,
 }
 

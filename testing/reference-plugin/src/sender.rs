@@ -174,7 +174,7 @@ impl Sender {
         &self.socket
     }
 
-    /// Stops using the memory of this registration; if `None`, all memory of the caller.
+    /// Stops using the memory of this registration, or, if it is `None`, all memory of the caller.
     pub(crate) fn release(&mut self, registration: Option<&Arc<Registration>>) {
         for message in &mut self.queue {
             let Source::Caller(span) = &message.source else { continue };

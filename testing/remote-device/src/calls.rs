@@ -12,7 +12,7 @@ use ccl_core::transport::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Environment variable that makes a process serve a device. Its value is the port to which this
+/// Environment variable that makes a process serve a device. Its value is the port to which that
 /// process connects.
 pub(crate) const PORT: &str = "FERROCCL_TEST_REMOTE_DEVICE";
 const PEER: &str = "the process of the device";

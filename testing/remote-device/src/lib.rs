@@ -6,7 +6,7 @@
 //! Memory is shared memory of [`ccl_transport_shm`]: both processes see its bytes at once.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::panic, clippy::unwrap_used, reason = "it serves tests, which fail with it")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "it serves tests, which may panic")]
 
 mod calls;
 mod remote;

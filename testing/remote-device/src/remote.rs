@@ -141,7 +141,8 @@ impl Memory {
 struct Copied {
     own: Region,
     shared: Region,
-    /// Content of the source at the last copy: bytes that differ from it have changed since then.
+    /// Content that the last copy read, in either direction. A byte of a region that differs from
+    /// it has changed and is still to be copied.
     common: Vec<u8>,
 }
 

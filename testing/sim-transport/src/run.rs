@@ -64,7 +64,7 @@ impl<P> std::fmt::Debug for Operation<P> {
 }
 
 impl<P: Ports> Operation<P> {
-    /// Creates an operation of a started execution over ports. `links` finds the ports' links;
+    /// Creates an operation from a started execution and its ports. `links` finds the ports' links;
     /// `mismatch` describes a message that is not what the schedule expects.
     #[must_use]
     pub fn new(

@@ -95,7 +95,7 @@ impl State {
         hold
     }
 
-    /// Draws which bytes of a put a device writes before the others, and the time of that write.
+    /// Draws the bytes of a put that are written before the others, and the time of that write.
     fn draw_tear(&mut self, departs: Instant, arrives: Instant, flight: u64, bytes: usize) {
         let way = arrives.since(departs).as_nanos() as u64;
         let at = departs + Duration::from_nanos(self.random.below(way + 1));

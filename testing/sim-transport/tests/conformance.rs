@@ -73,9 +73,9 @@ fn the_simulator_conforms() {
                 assert!(report.passed(), "seed {seed}, {conditions:?}\n{report}");
                 let skipped =
                     report.points.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
-                // Always skipped: the point on farewells. If ordered, also the point on CTS, since
-                // the world then redirects puts; if not, also the point on order and the four on
-                // puts that are relocated or redirected.
+                // The point on farewells is always skipped. If ordered, the world redirects puts,
+                // so the point on CTS is skipped, too. If not, the point on order is skipped, too,
+                // and so are the four points on puts that are relocated or redirected.
                 assert_eq!(skipped.count(), if ordered { 2 } else { 6 }, "{report}");
             }
         }

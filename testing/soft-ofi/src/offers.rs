@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     if first.is_null() { -ENODATA } else { 0 }
 }
 
-/// Frees one offer, without the next ones of its list.
+/// Frees one offer, but not the offers after it in its list.
 ///
 /// # Safety
 ///
@@ -180,7 +180,7 @@ pub(crate) unsafe extern "C" fn dupinfo(from: *const fi_info) -> *mut fi_info {
     })
 }
 
-/// Returns the provider of an offer, by the name of its device.
+/// Finds the provider of an offer by the name of the offer's device.
 ///
 /// # Safety
 ///

@@ -17,7 +17,7 @@ const STEPS: usize = 8;
 enum Outcome {
     /// The request is not finished.
     Stays,
-    /// All of it has arrived.
+    /// The request is done: all of it has arrived, or a fault made it vanish.
     Arrived,
     /// The sender gets this error, even if the whole request has arrived.
     Failed(c_int),

@@ -73,8 +73,8 @@ pub(crate) fn wake(bell: c_int) {
     unsafe { libc::write(bell, (&raw const once).cast::<c_void>(), 8) };
 }
 
-/// Takes one off a descriptor's count. If the count is 0, waits, or returns false if the descriptor
-/// is non-blocking.
+/// Subtracts one from a descriptor's count. If the count is 0, waits, or returns false if the
+/// descriptor is non-blocking.
 pub(crate) fn hear(bell: c_int) -> bool {
     let mut once = 0u64;
     // SAFETY: the call writes the eight bytes of `once`.

@@ -13,8 +13,9 @@ use ferroccl::{Collective, DataType};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command runs each algorithm in virtual time, rank by rank. Above 32 ranks, it adds up work and
-latency instead, and scales the sum by the run of a smaller job. The speeds of links and protocols
-are published values and NCCL's constants (docs/plan.md). No property of this machine is used.
+latency instead. It multiplies this sum by a factor from fewer ranks: the time of their run, divided
+by their sum. The speeds of links and protocols are published values and NCCL's constants
+(docs/plan.md). No property of this machine is used.
 Examples:
   ferroccl plan all_reduce --bytes 64M --on h100
   ferroccl plan all_reduce --bytes 1G --on superpod-1024

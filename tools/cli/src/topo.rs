@@ -9,8 +9,9 @@ use ccl_machine::Files;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without an argument, the command shows this machine, from sysfs, and from NVML and libibverbs if
-they can be opened; a port that is down has no network. Files are TOML (the output of --as toml),
-NCCL's topology XML, or the output of `aws ec2 describe-instance-topology --output json`.
+they can be opened. An RDMA port that is down is shown without a network. Files are TOML (the output
+of --as toml), NCCL's topology XML, or the output of
+`aws ec2 describe-instance-topology --output json`.
 Examples:
   ferroccl topo
   ferroccl topo h100 --as matrix
@@ -50,7 +51,7 @@ enum Form {
     Toml,
     /// Content of the text form as JSON, for programs
     Json,
-    /// File for NCCL_TOPO_FILE, of the first kind of machine
+    /// File for NCCL_TOPO_FILE; it describes only the topology's first kind of machine
     NcclXml,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Tune {
     /// several tunables (may be repeated)
     #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
     tried: Vec<Attempt>,
-    /// Predict for this many ranks, by the model that the table has
+    /// Predict times for this many ranks, by the model in the table
     #[arg(long, value_name = "RANKS", requires = "table", conflicts_with = "local_ranks")]
     predict: Option<u32>,
     /// Number of hosts, with --predict
@@ -148,7 +148,7 @@ fn write(out: Option<&Path>, table: &str) -> Result<(), Failure> {
 fn request(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<TuneRequest, Failure> {
     let Tune { collectives, min_bytes, max_bytes, factor, rounds, tried, .. } = arguments;
     if *min_bytes == 0 || max_bytes < min_bytes {
-        return Err("-b must be 1 at least, and not above -e".into());
+        return Err("-b must be at least 1 and at most -e".into());
     }
     let mut request = TuneRequest {
         collectives: Vec::new(),

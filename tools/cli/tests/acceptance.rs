@@ -566,7 +566,7 @@ const CLAIMS: &[(&str, &[Claim])] = &[
     ),
 ];
 
-/// Returns the number that a text begins with, the text behind it, and the number of digits after
+/// Returns the number that a text begins with, the text after it, and the number of digits after
 /// its decimal point.
 fn number(text: &str) -> (f64, &str, i32) {
     let text = text.strip_prefix("1:").unwrap_or(text);

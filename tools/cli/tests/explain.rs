@@ -41,7 +41,7 @@ fn the_rule_that_decides_is_a_line_of_the_table() {
 #[test]
 fn requests_that_cannot_be_planned_are_refused_with_the_reason() {
     for (line, words) in [
-        ("explain all_reduce --ranks 4 --rank 4", "no rank 4 among 4"),
+        ("explain all_reduce --ranks 4 --rank 4", "rank 4 is not among the 4 ranks"),
         ("explain", "required arguments"),
         ("explain --rules --ranks 5", "cannot be used with"),
         ("explain all_reduce --ranks 5 --hosts 2", "cannot be spread evenly"),

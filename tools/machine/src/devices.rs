@@ -63,7 +63,7 @@ impl Device {
     }
 }
 
-/// Returns the part of a path that ends with its last PCI function.
+/// Returns the beginning of a path, up to and including its last PCI function.
 fn function(path: &str) -> Option<&str> {
     let address = path.rsplit('/').find(|part| pci_address(part).is_some())?;
     path.get(..path.rfind(address)? + address.len())

@@ -42,7 +42,7 @@ const DECIMAL: [(&str, f64); 8] = [
 const SECONDS: [(&str, f64); 6] =
     [("", 1.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9)];
 
-/// Reads a number of a unit: `4GB`, `64KiB`, `450GB/s`, `400Gb/s` (bits), `990T`, `16k`, `45%`.
+/// Reads a number and its unit: `4GB`, `64KiB`, `450GB/s`, `400Gb/s` (bits), `990T`, `16k`, `45%`.
 ///
 /// # Errors
 ///
@@ -118,7 +118,7 @@ fn scaled(value: f64, units: &[(&str, f64)]) -> String {
     format!("{} {name}", digits(value / factor))
 }
 
-/// Formats a number of a unit, for people.
+/// Formats a number with its unit, for people.
 #[must_use]
 pub(crate) fn show(value: f64, unit: Unit) -> String {
     if value.is_nan() {

@@ -229,7 +229,7 @@ impl Calls {
     }
 
     /// Merges several devices into one; `None` if the plugin cannot, or if the interface has no
-    /// room for so many devices.
+    /// room for this number of devices.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
         let mut made = -1;
         let make = self.make_device?;

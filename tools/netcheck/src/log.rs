@@ -39,8 +39,8 @@ type Fixed = unsafe extern "C" fn(
 /// Returns the logger that is given to `init`.
 pub(crate) fn logger() -> Logger {
     // SAFETY: x86-64 and aarch64 Linux pass integers and pointers to a variadic function as they
-    // pass them to one with fixed arguments. An argument that was not passed has any value, and is
-    // used only if the format names it.
+    // pass them to one with fixed arguments. An argument that was not passed has an arbitrary
+    // value, and is used only if the format names it.
     let logger = unsafe {
         std::mem::transmute::<
             Fixed,
@@ -82,8 +82,8 @@ unsafe extern "C" fn log(
 }
 
 /// Formats a text with integers, characters, pointers and strings. Flags, widths and precisions of
-/// numbers are ignored. Returns `None` if the format has other conversions or too many, a `*`, or a
-/// string with a precision.
+/// numbers are ignored. Returns `None` if the format has another conversion, more than
+/// `ARGUMENTS_MAX` conversions, a `*`, or a string with a precision.
 fn expand(format: &str, arguments: [usize; ARGUMENTS_MAX]) -> Option<String> {
     let mut text = String::new();
     let mut arguments = arguments.into_iter();

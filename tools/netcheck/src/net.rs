@@ -174,7 +174,7 @@ pub(crate) struct Comm {
     pub(crate) net: Net,
     /// The plugin's pointer to the communicator.
     pub(crate) raw: Opaque,
-    /// Device handle, for the device side, or 0.
+    /// Handle that device code uses, or 0 if there is none.
     pub(crate) device_handle: Opaque,
     direction: Direction,
 }

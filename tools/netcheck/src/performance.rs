@@ -1,4 +1,4 @@
-//! Performance of messages between two processes of one machine. The figures show the effect of
+//! Performance of messages between two processes of one machine. The results show the effect of
 //! changes to a plugin, not the performance of a network.
 
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ fn measure_memory(side: &Side, net: &Net) -> Outcome {
     side.barrier()
 }
 
-/// Sends messages some time before they are received.
+/// Exchanges messages that are sent some time before their receives are posted.
 fn exchange_early(link: &Link<'_>, memory: &Registered) -> Outcome {
     let mut flight = Flight::new(*link);
     let part = |at: usize| memory.part(at * EARLY_BYTES, EARLY_BYTES, TAG);

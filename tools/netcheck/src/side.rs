@@ -83,7 +83,8 @@ impl Side {
         plugin.map_err(Stop::Failed)
     }
 
-    /// Opens the library for the life of the process, calls `init`, and takes the device.
+    /// Opens the library for the life of the process, calls `init`, and selects the device of
+    /// `--device`.
     pub(crate) fn net(&self) -> Outcome<Net> {
         self.net_with(None)
     }
@@ -96,7 +97,7 @@ impl Side {
         net
     }
 
-    /// Calls `init` and takes the device.
+    /// Calls `init` and selects the device of `--device`.
     pub(crate) fn init(&self, plugin: &Plugin) -> Outcome<Net> {
         self.init_with(plugin, None)
     }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after the deadline in which a step can still report by itself, even on a busy machine.
+/// Time after the deadline in which a step can still report its failure, even on a busy machine.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Current step, current call, and the deadline.
@@ -89,7 +89,7 @@ impl Watch {
                 doing.step
             ));
         }
-        // A step that polls reports by itself at the deadline, in more detail.
+        // At the deadline, a polling step reports its own failure, in more detail.
         let over = Instant::now() > doing.deadline + REPORT_WITHIN;
         over.then(|| {
             format!(

@@ -127,7 +127,7 @@ pub struct Options {
     #[arg(short = 'z', long = "blocking", value_name = "MODE", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=3))]
     pub blocking: u8,
-    /// Time that a row shows: 0 rank 0's, 1 mean over ranks, 2 fastest rank's, 3 slowest rank's
+    /// Time that a row shows; 0: rank 0's; 1: mean over ranks; 2: fastest rank's; 3: slowest rank's
     #[arg(short = 'a', long = "average", value_name = "MODE", default_value = "1",
           value_parser = average)]
     pub average: Average,
@@ -136,7 +136,7 @@ pub struct Options {
     #[arg(short = 'R', long = "local_register", value_name = "MODE", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=1))]
     pub register: u8,
-    /// Ranks that this program starts on this machine (1 to 512); without it the program is
+    /// Ranks that this program starts on this machine (1 to 512); without -g the program is
     /// one rank of the launcher that started it, or the only rank
     #[arg(short = 'g', long = "ngpus", value_name = "RANKS",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LOCAL_RANKS_MAX)))]

@@ -169,7 +169,7 @@ impl Program {
             Program::AllToAllV => (
                 "alltoallv_perf",
                 Kind::Sweep(Collective::AllToAllV),
-                "Measures all_to_all_v: every rank sends more to ranks further ahead",
+                "Measures all_to_all_v: every rank sends larger blocks to ranks further ahead",
             ),
             Program::SendRecv => (
                 "sendrecv_perf",

@@ -6,9 +6,10 @@
 //! whether one of two random variables is stochastically larger than the other", 1947). For few
 //! samples its distribution is counted, ties included (Streitberg and Röhmel, "Exact distributions
 //! for permutation and rank tests", 1986). For many samples the normal distribution replaces it,
-//! corrected for ties and for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm, "A
-//! simple sequentially rejective multiple test procedure", 1979, keeps the probability of any false
-//! alarm among all tests below the chosen level, with any dependence between the tests.
+//! corrected for ties and for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm's
+//! correction ("A simple sequentially rejective multiple test procedure", 1979) keeps the
+//! probability of any false alarm among all tests at or below the chosen level, with any dependence
+//! between the tests.
 
 /// Largest number of samples, both sides together, for the exact distribution. With more samples,
 /// the normal distribution is used. Up to this number, every count of the exact distribution is a
@@ -78,7 +79,7 @@ fn pool(old: &[f64], new: &[f64]) -> Pooled {
     pooled
 }
 
-/// Returns, for each sum, the share of the choices of `chosen` ranks that have this sum or more.
+/// Returns a table by sum: of all ways to choose `chosen` ranks, the share with this sum or more.
 fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
     // The largest ranks are the last.
     let most: usize = ranks.iter().rev().take(chosen).sum();

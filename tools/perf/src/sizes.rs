@@ -76,7 +76,8 @@ impl Step {
 }
 
 impl Step {
-    /// Returns the number of sizes of [`sweep`]; with [`Step::Bytes`], without iteration.
+    /// Returns the number of sizes of [`sweep`]. For [`Step::Bytes`], this number is computed
+    /// without iteration.
     #[must_use]
     pub fn count(self, min: usize, max: usize) -> u64 {
         match self {

@@ -20,7 +20,7 @@ const HEAD: u32 = 36;
 const SUBHEAD: u32 = 22;
 const LEGEND_LINE: u32 = 20;
 const MARGIN: u32 = 12;
-/// Largest number of points of a line at which each point has a mark: more marks would hide the
+/// Largest number of points for which a line shows a mark at each point: more marks would hide the
 /// line.
 const POINTS_MAX: usize = 40;
 /// Longest name, in characters, that fits into a narrow column of a legend.

@@ -5,7 +5,7 @@
 //!
 //! With `-- --write` the table and the figure of docs/simulator.md are written.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement that cannot go on ends")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark panics when it fails")]
 
 use std::process::Command;
 use std::time::Instant;

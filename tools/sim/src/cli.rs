@@ -20,9 +20,9 @@ use crate::scenario::{
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Without --scenario, the experiments are listed; --list also shows their parameters. The same seed
-gives the same output, byte for byte. The exit status is 0 if all experiments could run, also if
+gives the same output, byte for byte. The exit status is 0 if all experiments could run, even if
 results differ from expectations, and 2 if an experiment could not run.
-With --on, the experiment job, scale, schemes, straggler or incast runs on another network: its
+With --on, the experiment job, scale, schemes, straggler or incast runs on another network: on its
 switches, hosts and links within hosts. --replay FILE with --on sends a traffic matrix over it.
 Examples:
   ferroccl sim

@@ -3,8 +3,8 @@
 //! Rates are recomputed when flows begin or end, but at most once every [`Flows::settle_s`]. Until
 //! then, a new flow gets the capacity that is left on its links, including that of ended flows. The
 //! other flows keep their rates, so no link exceeds its capacity. With an interval of 0 the result
-//! is exact. If thousands of flows end one after another, the simulation is much faster even with
-//! an interval that is a small part of the time of one flow.
+//! is exact. If thousands of flows end one after another, even an interval that is a small part of
+//! the time of one flow makes the simulation much faster.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -317,8 +317,9 @@ impl Network {
         self.even
     }
 
-    /// Divides the hosts into blocks of `hosts` hosts. Returns the link of the first block that has
-    /// the same position there as `link` in its block. A block must consist of whole groups.
+    /// Divides the hosts into blocks of `hosts` hosts. Returns the counterpart of `link` in the
+    /// first block: the link whose position there is that of `link` in its own block. A block must
+    /// consist of whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {
@@ -363,7 +364,7 @@ impl Network {
             to_nic: to.nic,
             reason,
         };
-        let unjoined = "no tier of switches has both; add a tier, or use fewer hosts";
+        let unjoined = "no tier of switches joins both hosts; add a tier, or use fewer hosts";
         let first =
             self.plan.fabric.meeting(from.host, to.host).ok_or_else(|| no_path(unjoined))?;
         if self.plain && self.failed == 0 {

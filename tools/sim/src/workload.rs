@@ -88,8 +88,8 @@ impl Job {
         Job { hosts: (0..hosts).collect() }
     }
 
-    /// Fills a network with jobs. Their numbers of hosts repeat the sequence `sizes`. Jobs get the
-    /// hosts in order, or in random order if `scattered` is given.
+    /// Fills a network with jobs; job `n` has `sizes[n % sizes.len()]` hosts. Jobs get the hosts in
+    /// order, or in random order if `scattered` is given.
     #[must_use]
     pub fn fill(network: &Network, sizes: &[u32], scattered: Option<&mut Random>) -> Vec<Job> {
         let mut hosts: Vec<u32> = (0..network.plan().hosts).collect();
@@ -123,7 +123,8 @@ impl Job {
     /// Each of the `rings` rings has an equal part of the buffer. Ring `r` rotates the ranks within
     /// every host by `r`. A ring leaves a host by one NIC only, so all NICs are in use if there are
     /// as many rings as NICs, as in NCCL. The streams of one sender are ordered by the receiver's
-    /// host, in the order of the job's hosts that begins after the sender's host and wraps around.
+    /// host. The order is that of the job's hosts, but it begins after the sender's host and wraps
+    /// around.
     ///
     /// # Errors
     ///

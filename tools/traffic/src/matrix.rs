@@ -205,7 +205,7 @@ impl Reading {
             )
         })?;
         let sum = self.sum.checked_add(bytes);
-        self.sum = sum.ok_or("all bytes together are more than 2^64; is the unit bytes?")?;
+        self.sum = sum.ok_or("all bytes together are 2^64 or more; is the unit bytes?")?;
         if intervals.len() <= index {
             intervals.resize_with(index + 1, Bytes::new);
         }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_habits_are_taken() {
+    fn variant_spellings_of_the_text_are_accepted() {
         let habits = "\u{feff}# made by hand\r\n#ranks = 4\r\n# interval_s = 5e-1\r\n\r\n\
                       interval, source, destination, bytes\r\n1, 0, 3, 12\r\n# and\r\n0,1,2,0";
         let traffic = parse("m.csv", habits).unwrap();
@@ -390,7 +390,7 @@ mod tests {
                 ":5: interval 0 has two rows for rank 0 to rank 1, with 5 and 5 bytes; add them up",
             ),
             ("0,0,1,0\n0,0,1,0", ":5: interval 0 has two rows for rank 0 to rank 1"),
-            ("0,0,1,18446744073709551615\n9,1,0,1", ":5: all bytes together are more than 2^64"),
+            ("0,0,1,18446744073709551615\n9,1,0,1", ":5: all bytes together are 2^64 or more"),
             (
                 "9999999999,0,1,1",
                 "there is no interval 9999999999: the number must be below 1048576",

@@ -117,8 +117,8 @@ impl Links {
         }
     }
 
-    /// Returns whether something has happened on any link. Returns none if it takes a check of each
-    /// link and a call of [`MessageLinks::poll`] to find out.
+    /// Returns whether something has happened on any link. Returns none if only a check of each
+    /// link and a call of [`MessageLinks::poll`] can show this.
     #[inline]
     pub fn peek(&mut self) -> Option<Peek> {
         if self.has_mapped { None } else { self.messages()?.peek() }

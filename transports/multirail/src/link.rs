@@ -346,7 +346,7 @@ impl Link {
         notes
     }
 
-    /// Forgets the fragments of notes that the peer has heard.
+    /// Forgets the fragments below the number `below`, which the peer has acknowledged.
     pub(crate) fn acknowledge(&mut self, below: u32) {
         self.notes.acknowledge(below);
     }

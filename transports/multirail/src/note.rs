@@ -16,7 +16,7 @@ pub(crate) const KEYS_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
 /// Largest overhead of a key, in bytes: its number and its length.
 const KEY_FIXED_BYTES: usize = 8;
 
-/// Report of a rail that has failed.
+/// Report that a rail has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RailFailure {
     pub(crate) rail: u8,

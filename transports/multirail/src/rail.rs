@@ -17,14 +17,15 @@ use crate::note::{ArrivalReport, RailFailure, WINDOW};
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of remembered arrivals, enough to include every put that the peer may count as under way.
 const HEARD: usize = 2 * WINDOW;
-/// Number of the last puts among which an immediate must be unique. The peer remembers the last
-/// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So no put older than
-/// the last `IMMEDIATES` can be mistaken for a new one with the same immediate.
+/// Number of consecutive puts, up to the newest, among which an immediate must be unique. The peer
+/// remembers the last [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So
+/// no put older than the last `IMMEDIATES` puts can be mistaken for a new put with the same
+/// immediate.
 const IMMEDIATES: usize = 4 * WINDOW;
 /// Number of different immediates that a user of this crate must use in turn for repeated puts of
-/// one kind. When a rail fails, puts to one peer with equal immediates must be told apart. With so
-/// many immediates, a rail that has its share of the puts carries at least `IMMEDIATES` puts
-/// between two puts with the same immediate.
+/// one kind. When a rail fails, its peer must be able to tell apart the puts that have equal
+/// immediates. With this number of immediates, a rail that has its share of the puts carries at
+/// least `IMMEDIATES` puts between two puts with the same immediate.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
@@ -32,7 +33,8 @@ const AT_ONCE: usize = 64;
 /// First pause before a rail that has failed is tried again; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
-/// Time that a rail must have worked for its pause to return to [`PAUSE`].
+/// Smallest time that a connection of a rail must last after its first put, so that the next pause
+/// is [`PAUSE`] again.
 const STEADY: Duration = Duration::from_secs(60);
 /// Smallest number of bytes over which bandwidth is measured; `MEASURED_FOR` is the shortest time.
 const MEASURED_BYTES: usize = 64 << 10;
@@ -425,7 +427,8 @@ impl Rail {
         is_clear
     }
 
-    /// Returns the answer to the peer's report of a failed rail: which of its puts have arrived.
+    /// Returns the answer to the peer's report of a failed rail: which of the peer's puts over that
+    /// rail have arrived.
     pub(crate) fn answer(&self, down: &RailFailure) -> ArrivalReport {
         let nothing = Arrivals { count: 0, immediates: VecDeque::new() };
         let arrivals = match &self.before {

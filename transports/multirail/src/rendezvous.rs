@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::RAILS_MAX;
 use crate::shared::Shared;
 
-/// Random name of a link in both processes.
+/// Random name of a link, the same in both processes.
 pub(crate) type LinkId = [u8; 16];
 
 /// Longest hello of the caller that a rail's hello may carry, in bytes.

@@ -36,17 +36,17 @@ const USUAL_BYTES_PER_S: f64 = 1e9;
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Interfaces whose addresses are offered to peers for the socket connection that accompanies
-    /// libfabric's endpoints, in the syntax of the TCP transport's option.
+    /// Interfaces for the socket connection that accompanies libfabric's endpoints, in the syntax
+    /// of the TCP transport's option. Peers are offered the addresses of these interfaces.
     pub interfaces: String,
     /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
     /// only over EFA adapters that can write, and messages elsewhere.
     pub always_writes: bool,
-    /// Longest time for which a peer may be unreachable after a break of the socket connection
-    /// before it counts as lost; values below 3 s count as 3 s.
+    /// Longest time for which a peer may be unreachable after a break of the socket connection. A
+    /// peer that is unreachable for longer is lost. Values below 3 s count as 3 s.
     pub link_within: Duration,
     /// Longest time for which a peer that can be reached may stay silent after a break of the
-    /// socket connection before it counts as lost.
+    /// socket connection. A peer that is silent for longer is lost. Values below 3 s count as 3 s.
     pub silent_within: Duration,
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,

@@ -57,8 +57,8 @@ pub(crate) struct OfiLane {
     process: Pid,
     memory: MemoryTable<Arc<Registered>, Shared>,
     number: u64,
-    /// Peers by the numbers of their [`EndpointId`]s; empty where detached. Numbers are not used
-    /// again.
+    /// Peers by the numbers of their [`EndpointId`]s; none for a detached peer or a skipped number.
+    /// Numbers are not used again.
     peers: Vec<Option<Peer>>,
     /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
@@ -198,8 +198,8 @@ impl OfiLane {
         let Destination { at: addresses, number, token } = to;
         let (own, at) = own.route(addresses, is_control);
         let kind = usize::from(is_control);
-        // EFA's provider has room for 16 writes in all to peers that have not answered their first
-        // one: a silent peer must leave room for the others.
+        // EFA's provider has room for 16 writes in all to peers that have not answered a first
+        // write. A silent peer must leave room for the other peers.
         let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
         while let Some(mut write) = peer.waiting.pop(is_control) {
             if write.request.is_void() {
@@ -272,7 +272,7 @@ impl OfiLane {
                     self.completed(group, &completion, requests, events);
                 }
                 // A software provider makes no progress in a read that finds completions. If this
-                // read finds only that own puts are done, the next read may find what has arrived.
+                // read finds only completions of own puts, the next read may find arrivals.
                 let is_over = taken.is_empty() || taken.iter().any(|one| one.is_arrival());
                 if !taken.is_full() && is_over {
                     break;

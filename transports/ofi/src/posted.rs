@@ -1,5 +1,5 @@
-//! The part of a lane that the provider uses: endpoints, and the requests posted to them. The
-//! device closes the endpoints when memory that is still being sent from is deregistered.
+//! The part of a lane that the provider uses: endpoints, and the requests posted to them. If memory
+//! is deregistered while a request still reads it, the device closes endpoints to end the request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use crate::memory::Registered;
 use crate::native::{Domain, OfiError};
 use crate::requests::Requests;
 
-/// Endpoints, and the requests that they have.
+/// Endpoints, and the requests posted to them.
 #[derive(Debug)]
 pub(crate) struct Posted {
     domain: Arc<Domain>,
@@ -34,8 +34,8 @@ impl Posted {
         Ok(posted)
     }
 
-    /// Opens endpoints until there have been `count` groups, open or closed; does nothing once
-    /// memory was withdrawn.
+    /// Opens new groups of endpoints until the number of groups, closed groups included, is at
+    /// least `count`; does nothing once memory was withdrawn.
     pub(crate) fn grow(&mut self, count: usize) -> Result<(), OfiError> {
         while self.endpoints.count() < count && !self.is_withdrawn {
             self.endpoints.push(Endpoints::open(&self.domain, self.writes)?);

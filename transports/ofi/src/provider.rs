@@ -13,14 +13,14 @@ use crate::native::{Hints, Info, OfiError, functions};
 /// Bytes of completion data that a transport needs.
 pub(crate) const DATA_BYTES: usize = 4;
 
-/// Variable of the provider [`LIMITED`], and a value that no message here exceeds. The provider
-/// asks the receiver before it sends a longer message; without the variable, the limit is 16 KiB.
-/// Endpoints with different values do not connect.
+/// Variable of the provider [`LIMITED`], and a value for it: a limit in bytes. No message of this
+/// transport exceeds it. The provider sends a longer message only after a request to the receiver;
+/// without the variable, the limit is 16 KiB. Endpoints with different values do not connect.
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
-/// First major version of that provider that does not read the variable. It comes with libfabric
-/// 1.20, where the provider is not needed: since 1.18, `tcp` needs no `ofi_rxm` above it.
+/// First major version of that provider that does not read the variable. The version comes with
+/// libfabric 1.20, where the provider is not needed: since 1.18, `tcp` needs no `ofi_rxm` above it.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.
@@ -40,7 +40,7 @@ pub struct Provider {
     pub device_memory: bool,
     /// True if it has a traffic class of low latency (`FI_TC_LOW_LATENCY`).
     pub low_latency: bool,
-    /// Largest message that can be injected, in bytes: its buffer is free at once.
+    /// Largest message that can be injected, in bytes: its buffer is free when the call returns.
     pub inject_bytes: usize,
     /// Largest number of bytes of a message.
     pub message_bytes_max: usize,

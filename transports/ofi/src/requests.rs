@@ -246,8 +246,8 @@ impl Write {
         self.ranges().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Returns the ranges of the next message: the head, then as many bytes after `handed` as fit.
-    /// Also returns the number of ranges, and the number of bytes behind the head.
+    /// Returns the ranges of the next message: the head, then the bytes after `handed`, up to
+    /// [`PART_BYTES`]. Also returns the number of ranges, and the number of bytes after the head.
     pub(crate) fn part(&self, head: Range) -> ([Range; RANGES_MAX], usize, usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
         part[0] = head;

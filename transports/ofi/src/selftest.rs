@@ -124,7 +124,7 @@ impl Pair {
 ///
 /// # Errors
 ///
-/// When the provider is not there, fails, is late, or brings other bytes.
+/// When the provider does not exist, fails, is late, or delivers wrong bytes or wrong CQ data.
 pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> {
     let functions = functions()?;
     let info = best(functions, name)?.ok_or_else(|| TestError::Unknown(name.to_owned()))?;

@@ -62,7 +62,7 @@ pub fn shm_handshake(data: &[u8]) {
         let _ = wire::send(theirs_too.as_fd(), message, file);
         match tested.step() {
             Ok(None) => {}
-            Ok(Some(_)) => unreachable!("a stranger sends no memory of ours"),
+            Ok(Some(_)) => unreachable!("no message carries the memory of a ring"),
             Err(error) => return drop(error.to_string()),
         }
     }

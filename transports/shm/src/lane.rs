@@ -133,7 +133,7 @@ impl Endpoint {
                 TransportError::Lost { peer: self.peer(), reason }
             }
             Errno::AGAIN | Errno::TOOMANYREFS => {
-                os("sending a descriptor", error, "let the peer import the memory shared before")
+                os("sending a descriptor", error, "let the peer import the memory already shared")
             }
             error => os("sending a descriptor", error, DESCRIPTORS),
         })?;
@@ -158,8 +158,8 @@ impl Endpoint {
             }
             return Err(self.refused(
                 "it has not shared the memory of this key over this connection, or the memory was \
-                 mapped before; share memory with each peer before its key is sent, and keep the \
-                 region that map() returns",
+                 mapped before; share memory with each peer before you send that peer the key, and \
+                 keep the region that map() returns",
             ));
         };
         // The descriptor is taken even if mapping fails: memory refused once stays refused.

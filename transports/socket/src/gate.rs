@@ -15,10 +15,11 @@ use crate::{interface, socket};
 
 /// Limit on connections that have not proved the secret; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
-/// Time that a stranger has to name the gate's token, which only peers know.
+/// Time within which a stranger must name the gate's token, which only peers know.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Time that every stranger has, even if there are [`HALF_OPEN_MAX`] connections. Later, the oldest
-/// stranger is dropped for a new connection, which may come from a peer that mends its link.
+/// Time that every stranger has, even if there are [`HALF_OPEN_MAX`] connections. After this
+/// time, a new connection, which may come from a peer that mends its link, can replace the oldest
+/// stranger.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// Extra time for a peer that has named the token and may be busy; also the time in which a peer
 /// must make all connections of a link.

@@ -100,8 +100,8 @@ fn chosen(filter: &Filter, text: &str) -> Result<Vec<Interface>, TransportError>
     Ok(chosen)
 }
 
-/// Returns the interfaces to use, the likeliest first. Loopback is left out unless the filter asks
-/// for it or nothing else is there.
+/// Returns the interfaces to use, the most likely to be reachable first. Loopback is left out
+/// unless the filter asks for it or no other interface is usable.
 fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     let mut usable: Vec<&Interface> = found
         .iter()
@@ -117,8 +117,8 @@ fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     usable.into_iter().cloned().collect()
 }
 
-/// Returns whether an interface is a bridge for containers or virtual machines, by its name. Such a
-/// bridge often has the same address on every host.
+/// Returns whether the name is that of a bridge for containers or virtual machines. Such a bridge
+/// often has the same address on every host.
 fn is_virtual(name: &str) -> bool {
     ["docker", "virbr", "br-", "cni", "flannel"].iter().any(|prefix| name.starts_with(prefix))
 }

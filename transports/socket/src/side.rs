@@ -16,8 +16,7 @@ use crate::{Connection, ConnectionEnd, DESCRIPTORS, Got, SideEnd, os};
 const HEAD_BYTES: usize = 3;
 /// Number of bytes read at once.
 const READ_BYTES: usize = 4096;
-/// Largest number of reads per call, so that a peer that sends without pause cannot hold the
-/// caller.
+/// Largest number of reads per call, so that the call returns even if the peer sends without pause.
 const READS_MAX: usize = 16;
 /// Number of received messages after which they are acknowledged.
 const TELL_EVERY: u32 = 16;
@@ -151,9 +150,9 @@ impl SideConnection {
         Ok(())
     }
 
-    /// Removes the connection from the epoll instance that watches it. A close of the socket alone
-    /// would not remove it if a forked child has the socket: the epoll instance would then report
-    /// the ended connection for ever.
+    /// Removes the connection from the epoll instance that watches it. Closing the socket does not
+    /// remove it if a forked child has the socket, too: the epoll instance would then report the
+    /// ended connection for ever.
     pub fn unwatch(&mut self) {
         let epoll = self.epoll.take();
         if let Some((epoll, socket)) = epoll.zip(self.socket()) {

@@ -96,7 +96,7 @@ fn send(
 ) -> Result<(), Failure> {
     let remote: RemoteMr = end.lane.import(end.endpoint, key)?;
     let (mut sent, mut written, mut events) = (0, 0, Vec::new());
-    // The receiver has a deadline, and always sets `done` at its end.
+    // The receiver ends at its deadline at the latest, and sets `done` when it ends.
     while !done.load(Ordering::Acquire) {
         if sent < messages && sent - written < IN_FLIGHT {
             let offset = sent % IN_FLIGHT * stride;

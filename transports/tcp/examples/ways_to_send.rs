@@ -3,7 +3,7 @@
 //! plain writes (docs/adr/0008-plain-writes.md).
 //!
 //! ```text
-//! ways_to_send listen 29600      # prints nothing; use a fresh one for every run
+//! ways_to_send listen 29600      # prints nothing; start it anew for every run
 //! ways_to_send 10.0.0.1:29600 9  # 9 rounds of all ways in turn; prints medians
 //! ```
 

@@ -257,8 +257,8 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges the received frames of a stripe at once if the unacknowledged ones have
-    /// `LONG_BYTES` or more together: the sender may be waiting to reuse its memory.
+    /// Acknowledges at once the received frames of each stripe whose unacknowledged frames have
+    /// `LONG_BYTES` bytes or more in total: the sender may be waiting to reuse its memory.
     pub(crate) fn acknowledge_long_frames(&mut self) {
         if self.done_when_written {
             return;

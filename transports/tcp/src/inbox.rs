@@ -156,7 +156,8 @@ impl Inbox {
             if !self.regions.contains_key(&put.header.memory) {
                 *put.target = None;
             } else if let Some(target) = put.target {
-                // The rest goes to the named region, which lacks the bytes already redirected.
+                // The rest of the put goes to the region that the peer named. That region lacks the
+                // bytes already redirected.
                 target.elsewhere.take_if(|(_, into)| !is_registered(into.key));
             }
         }

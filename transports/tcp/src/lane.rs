@@ -40,7 +40,7 @@ const READY_MAX: usize = 64;
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Number of polls between reads of the sockets while every poll has something to report.
 const READ_EVERY: u32 = 8;
-/// Largest number of reads with which one check of a farewell discards received bytes.
+/// Largest number of reads, in one check of a farewell, whose bytes are discarded.
 const UNHEARD_READS: usize = 64;
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);

@@ -74,7 +74,7 @@ pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceM
     IoSliceMut::new(slice)
 }
 
-/// Returns the number of bytes written to a socket that the peer's kernel has not acknowledged yet.
+/// Returns how many of the bytes written to a socket the peer's kernel has not acknowledged yet.
 pub(crate) fn unacknowledged(socket: &OwnedFd) -> usize {
     // SAFETY: this opcode stores an int, on every kind of socket.
     let getter = unsafe { Getter::<OUTPUT_QUEUE, i32>::new() };

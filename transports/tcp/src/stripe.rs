@@ -32,7 +32,7 @@ pub(crate) struct Stripe {
     pub(crate) acknowledged_bytes: u64,
     /// Time at which the first unacknowledged frame arrived.
     pub(crate) unacknowledged_since: Option<Instant>,
-    /// True if epoll reports when the socket takes more.
+    /// True if epoll also reports when the socket has room for more bytes.
     pub(crate) watches_room: bool,
     /// True if the peer has closed the stripe in good order.
     pub(crate) closed: bool,
@@ -99,8 +99,9 @@ impl Stripe {
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
-    /// whether the farewell is queued. A stripe that is resuming does not wait for its frames: they
-    /// are written only after the peer's report, and this side may discard the report as it leaves.
+    /// whether the farewell is queued. A stripe that is resuming queues it at once. Such a stripe
+    /// writes frames only after the peer has reported how many it has, and this side may discard
+    /// that report while it leaves.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());

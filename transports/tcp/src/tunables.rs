@@ -10,6 +10,6 @@ ccl_core::tunables! {
         congestion: String = String::new(), "FERROCCL_CONGESTION", None, false,
             "Congestion control of TCP connections, by the kernel's name. Empty leaves the \
              kernel's choice, but replaces bbr with reno: the pacing of bbr delays the bursts of \
-             collectives, and credits and CTS bound the bytes in flight already.";
+             collectives, and credits and CTS already bound the bytes in flight.";
     }
 }

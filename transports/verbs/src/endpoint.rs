@@ -23,7 +23,7 @@ use crate::{Options, status};
 
 /// Largest number of data puts outstanding on one endpoint, and of control puts that wait.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Shift of the field in an immediate that holds the number of its put's parts minus one.
+/// Position, in an immediate, of the field with the number of the put's parts minus one.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
 /// Longest reason of a failure that is sent to the peer, in characters: it must fit a side message.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
@@ -77,8 +77,8 @@ pub(crate) struct Endpoint {
     control: VecDeque<Waiting>,
     /// Waiting puts whose writes are prepared; their memory is kept until the writes are posted.
     posting: Vec<Waiting>,
-    /// Number of bytes that were handed to the device and are not done. The lane's load includes
-    /// them.
+    /// Number of bytes of the writes that are prepared or posted and not done. The lane's load
+    /// includes them.
     pub(crate) under_way: usize,
     /// Queue pairs with writes that are not handed to the device yet.
     staged: Vec<usize>,

@@ -119,10 +119,10 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     best.map_or((0, 0), |(_, found)| found)
 }
 
-/// Returns a sort key of a pair of addresses, the best last: first by a common family, then by
-/// the number of common leading bits if both are in one subnet, then by the merit of the worse
-/// address. A port does not report the length of its subnet's prefix: 24 bits are assumed for IPv4,
-/// and 64 for IPv6.
+/// Returns the sort key of a pair of addresses; the best pair has the greatest key. Pairs are
+/// ordered by a common family first, then by the number of common leading bits if both addresses
+/// are in one subnet, then by the merit of the worse address. A port does not report the length of
+/// its subnet's prefix: 24 bits are assumed for IPv4, and 64 for IPv6.
 fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     let (first, second) = (ip(one), ip(other));
     let merit = merit(first).min(merit(second));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn sysfs_tells_as_much() {
+    fn an_address_is_picked_from_the_texts_of_sysfs() {
         let row = |index, gid: &str, kind: &str| (index, gid.to_owned(), kind.to_owned());
         let rows = [
             row(0, "fe80:0000:0000:0000:0000:00ff:fe00:0001", "IB/RoCE v1"),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_what_there_is() {
+    fn an_error_lists_the_rows_or_addresses_that_exist() {
         let none = Rule { index: Some(2), ..Rule::default() };
         let error = none.choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("0, 1, 4, 5, 7, 9"), "{error}");

@@ -64,7 +64,7 @@ pub(crate) struct QueuePair {
     pair: Pair,
     room: Room,
     under_way: VecDeque<UnderWay>,
-    /// Number of writes posted so far, modulo 2^32: the next one's number.
+    /// Number of writes prepared so far, modulo 2^32. The next write gets this number.
     posted: u32,
     /// Number of writes since the last write that requests a completion.
     quiet: u32,

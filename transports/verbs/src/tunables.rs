@@ -8,13 +8,13 @@ ccl_core::tunables! {
         devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
             "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
              (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; the NCCL plugin reports \
-             both to NCCL), separated by commas; = before the first matches whole names, ^ \
-             excludes the names that follow. Empty takes all. The ranks of a host divide them up; \
-             each rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI, or else those \
-             of its NUMA node.";
+             both to NCCL), separated by commas. A leading = matches whole names only, a leading \
+             ^ excludes the names that follow. Empty takes all. The ranks of a host divide up the \
+             devices; each rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI, or \
+             else those of its NUMA node.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
-            "Row of the port's GID table with the address that verbs uses. -1 chooses the row: \
-             with RoCE, an address of RoCE v2, preferably a routed one and IPv4.";
+            "Row of the port's GID table with the address that verbs uses. With -1, verbs chooses \
+             the row: for RoCE, an address of RoCE v2, preferably routed and IPv4.";
         address_family: String = String::new(), "FERROCCL_IB_ADDR_FAMILY",
             Some("NCCL_IB_ADDR_FAMILY"), false,
             "Use only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
@@ -39,7 +39,8 @@ ccl_core::tunables! {
              some devices never give up.";
         rnr_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
             "How often the hardware retries when the receiver has no receive request left. 7 \
-             retries for ever, so it waits for a stopped peer, which runs out of receive requests.";
+             means no limit: the hardware then also waits for a stopped peer, which runs out of \
+             receive requests.";
         mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
             "Longest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes, or the port's MTU \
              if that is less. The two ends of a link take the smaller one.";

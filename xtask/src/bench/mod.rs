@@ -46,12 +46,14 @@ pub(crate) struct Options {
     /// device, the measurement runs in the guest.
     #[arg(long, conflicts_with_all = ["network", "sizes"])]
     rdma: bool,
-    /// Measure the plugin for NCCL over TCP instead: against a plugin that is built like NCCL's own
-    /// socket transport, against the transport alone, and against iperf3.
+    /// Measure the plugin for NCCL over TCP instead: against a reference plugin that is built like
+    /// NCCL's own socket transport, and against the transport alone. The reference is measured
+    /// against iperf3.
     #[arg(long, conflicts_with_all = ["network", "rdma"])]
     nccl_net: bool,
-    /// Measure libfabric over its provider tcp instead, for every installed version of libfabric:
-    /// against a bare loop of writes, and all_reduce against MPICH and Intel MPI.
+    /// Measure ferroccl over libfabric's provider tcp instead: messages against a bare loop of
+    /// writes, with each available version of libfabric, and all_reduce against MPICH and Intel
+    /// MPI, with the newest version.
     #[arg(long, conflicts_with_all = ["network", "rdma", "nccl_net"])]
     ofi: bool,
     /// Directory of built programs to measure on this machine; passed by the host to the guest.

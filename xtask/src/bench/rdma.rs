@@ -89,7 +89,7 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
 /// Quantity that is compared, always as a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Half a round trip between ranks with this many devices each; perftest has one.
+    /// Half a round trip between ranks with this many devices each; perftest uses one device.
     Latency(usize),
     /// One message of a stream in one direction, of this many bytes.
     Stream(u64),

@@ -25,7 +25,7 @@ pub(super) fn run() -> Outcome<Verdict> {
         let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    // In the suite `release`, the README's first command has built this program.
+    // In the suite `release`, the README's first command has already built this program.
     show(&mut workspace::cargo(&["build", "--release", "--locked", "--example", EXAMPLE]))?;
     let binary = workspace::target_dir()?.join("release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);

@@ -111,7 +111,7 @@ fn fetch(work: &Path) -> Outcome {
 fn current_package() -> Outcome<Option<String>> {
     let depends =
         process::capture(Command::new("apt-cache").args(["depends", META_PACKAGE]), WITHIN);
-    // If its lists are empty, apt-cache fails, because the package is unknown.
+    // If apt's lists are empty, apt-cache fails, because the package is unknown.
     let depends = depends.unwrap_or_default();
     let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     Ok(names.next().map(str::to_owned))
@@ -220,8 +220,8 @@ fn only_entry(dir: &Path) -> Outcome<String> {
     match (entries.next(), entries.next()) {
         (Some(Ok(entry)), None) => Ok(entry.file_name().to_string_lossy().into_owned()),
         _ => Err(format!(
-            "{} must hold the modules of one kernel; remove the cache's directory `kernel`, and it \
-             is fetched again",
+            "{} must hold the modules of one kernel; remove the cache's directory `kernel`, and \
+             the kernel is fetched again",
             dir.display()
         )),
     }

@@ -1,9 +1,9 @@
 //! `cargo xtask guest`: runs a command in a small virtual machine with a stock kernel, for features
 //! that the host's kernel may lack: loss and delay on a network link, Soft-RoCE.
 //!
-//! The guest sees the host's own files and keeps its writes to them in memory, so programs that are
-//! built here run there unchanged. Without hardware support the guest is emulated: it shows whether
-//! something works, never how fast it is.
+//! The guest sees the host's own files, so programs that are built here run there unchanged. Its
+//! writes to these files stay in its memory, except in the directories of `--rw`. Without hardware
+//! support the guest is emulated: it shows whether something works, never how fast it is.
 
 mod initramfs;
 mod job;
@@ -75,8 +75,8 @@ pub(crate) fn again<'a>(
     run(&Options { timeout: timeout_s, smp: 2, setup, rw, or_skip: false, command })
 }
 
-/// Returns the path of this program. If a build has replaced the file meanwhile, returns the path
-/// of the new file, although the kernel names the deleted one.
+/// Returns the path of this program. If a build has replaced the file meanwhile, the kernel adds
+/// " (deleted)" to the path. The path without this suffix is returned: it leads to the new file.
 pub(crate) fn own() -> Outcome<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| format!("cannot find the path of this program: {error}"))?;

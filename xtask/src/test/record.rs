@@ -67,7 +67,8 @@ pub(crate) fn ages() -> Vec<String> {
     deep.map(|suite| age(suite.name)).collect()
 }
 
-/// Returns the number of commits since `commit`. Words may follow it, such as "with local changes".
+/// Returns the number of commits since `commit`: a hash that words may follow, such as "with local
+/// changes".
 fn commits_since(commit: &str) -> Option<u64> {
     let commit = commit.split_whitespace().next()?;
     let mut command = Command::new("git");

@@ -193,8 +193,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "libfabric",
         what: "all code that uses libfabric, over two versions of it",
-        needs: "installs libfabric1 and libfabric-dev as root; a newer version beside the build \
-                needs python3, and PyPI once; skipped if it can install neither",
+        needs: "installs libfabric1 and libfabric-dev as root, and a newer version beside the \
+                build (needs python3, and PyPI once); skipped if it can install neither",
         tiers: "quick: all tests over the newer version, those of the transport over both; deep: \
                 all over both, and every cell of the fault matrix",
         usual_s: [50, 400],
@@ -269,7 +269,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "dist",
         what: "what users install: libraries, exports, oldest glibc, `pip install`, netcheck",
-        needs: "needs python3, and PyPI once, for zig beside the build; skipped without them",
+        needs: "needs python3, and PyPI once, to put zig beside the build; skipped without them",
         tiers: "deep: needs an optimised build of its own, which zig links",
         usual_s: [0, 400],
         tests_min: 0,

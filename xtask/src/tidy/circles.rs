@@ -15,7 +15,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Paths in the code of each crate's modules.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Modules by the source folder of their crate, each with the paths that the module names.
+    /// Modules of each crate, by the folder of its source. Each module has the paths it names.
     crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Giant {
 }
 
 /// Files and functions over the limits, by their names in the baseline (the list of tolerated
-/// sizes): `path` or `path::function`. The longest of several functions with one name in one file
-/// counts.
+/// sizes): `path` or `path::function`. If several functions of a file have the same name, the
+/// longest counts.
 #[derive(Debug, Default)]
 pub(super) struct Giants {
     pub(super) files: BTreeMap<String, Giant>,

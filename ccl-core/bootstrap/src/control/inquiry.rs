@@ -1,5 +1,5 @@
-//! Comparison of notes: the rank whose deadline has passed asks all living ranks, and announces a
-//! verdict on their answers. If several ranks ask, the lowest one continues.
+//! Comparison of notes: a rank whose deadline has passed asks all living ranks for their notes, and
+//! announces a verdict on these notes. If several ranks ask, the lowest of them continues.
 //!
 //! The rank that reaches a verdict sends it as the failure that ends the communicator, before it
 //! answers any other rank. Links keep messages in order, so another asker gets the verdict before
@@ -17,16 +17,16 @@ use ccl_core::types::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Interval at which a rank that asks, or waits for another's verdict, checks whether it can go on.
+/// Interval at which an asker, or an overdue rank that defers to one, checks whether it can go on.
 const LOOK: Duration = Duration::from_millis(50);
 /// Time that an asker waits for notes.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Interval at which an asker repeats its question: notes get lost with the ranks that pass them
-/// on.
+/// Interval at which an asker repeats its question: a note gets lost if a rank that passes it on
+/// dies.
 const REPEAT: Duration = Duration::from_millis(150);
 /// Shortest gap between two checks that counts as sleep: this rank did not run in between.
 const SLEPT: Duration = Duration::from_millis(300);
-/// Time that this rank waits for another asker's verdict before it asks, too.
+/// Time that this rank waits for a lower asker's verdict before it asks for notes itself.
 const DEFERENCE: Duration = Duration::from_millis(650);
 
 /// Question of this rank, and the notes that it got.
@@ -84,8 +84,8 @@ impl Inquiry {
         own || !self.owed.is_empty()
     }
 
-    /// Records that this rank's operation has stalled for too long. Asks, unless this rank defers
-    /// to a lower asker.
+    /// Records that this rank's operation has stalled for too long. Asks all ranks for their notes,
+    /// unless this rank is asking already or defers to a lower asker.
     pub(super) fn overdue(&mut self, stalled_ms: u32, now: Instant) {
         self.stalled_ms.get_or_insert(stalled_ms);
         self.looked = now;

@@ -232,9 +232,9 @@ impl Control {
         });
     }
 
-    /// Connects to the ranks that this rank needs and has no connection with: for each distance of
-    /// the overlay, the rank at that distance or, if it is not available, the next one that is; and
-    /// ranks whose answer or question in the agreement is overdue.
+    /// Connects to the ranks that this rank needs and has no connection with. For each distance of
+    /// the overlay, this rank needs the first available rank at that distance or further. This rank
+    /// also needs the available ranks whose answer or question in the agreement is overdue.
     pub(super) fn repair_overlay(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;

@@ -11,7 +11,7 @@ use ccl_core::types::Rank;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Largest number of ranks that a text names, of a circle of waits or of a list.
+/// Largest number of ranks that a text names one by one, in a list or in a circle of waits.
 const NAMED_MAX: usize = 4;
 
 /// State of a rank, as known to the asker.

@@ -88,9 +88,9 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if all ranks that have a verdict have the same one, and it names exactly these as
-/// survivors, apart from ranks that left (the names are not checked if a rank lacks a quorum).
-/// Returns false if no rank has a verdict, rightly: too few ranks are left, or no rank knows of a
+/// Returns true if all ranks that have a verdict have the same one. The verdict's survivors, except
+/// those that left, must be exactly these ranks (not checked if a rank lacks a quorum). Returns
+/// false if no rank has a verdict and none needs one: too few ranks are left, or no rank knows of a
 /// failure. The error says what is wrong.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;

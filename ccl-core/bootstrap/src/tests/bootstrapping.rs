@@ -103,7 +103,7 @@ fn any_number_of_ranks_comes_together() {
 }
 
 #[test]
-fn a_rank_without_a_roster_sends_nothing_and_the_next_elder_does() {
+fn a_rank_without_a_roster_sends_no_roster_but_the_next_elder_does() {
     let (roster, _, _) = let_in(4);
     let completed = Arc::new(Completed::default());
     let mut without = Control::new(2, 4, secret(), ControlTiming::default(), completed, at(0));

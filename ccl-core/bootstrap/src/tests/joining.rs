@@ -137,7 +137,7 @@ fn a_root_without_the_secret_is_found_out() {
 }
 
 #[test]
-fn another_protocol_version_is_refused_and_both_are_named() {
+fn another_protocol_version_is_refused_and_both_versions_are_named() {
     let mut star = Star::new(2);
     star.raw(1, &frame(&Message::Open { protocol: 9, nonce: [0; 32] }));
     let refused = JoinFailure::Protocol { root: PROTOCOL_VERSION, peer: 9 };

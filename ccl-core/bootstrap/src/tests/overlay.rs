@@ -191,7 +191,7 @@ fn an_abort_and_a_report_reach_everybody_with_the_rank_to_blame() {
 }
 
 #[test]
-fn after_ranks_left_the_overlay_heals_and_still_reports_deaths() {
+fn the_overlay_heals_after_ranks_left_and_still_reports_deaths() {
     let mut net = Net::linked(16, 3);
     for rank in [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14] {
         net.carry_out(Plan::Leave(rank));

@@ -238,7 +238,7 @@ impl MessageLinks {
     }
 
     /// Takes over the connection to a peer. Returns the offer for the peer's
-    /// [`MessageLinks::import`]; the caller delivers it in any way.
+    /// [`MessageLinks::import`]; the caller delivers the offer to the peer, by any means.
     ///
     /// # Errors
     ///
@@ -559,8 +559,8 @@ impl MessageLinks {
         self.free_slots(link, Inbound::release);
     }
 
-    /// Frees slots of a link with `free`, gives the pool credits of these slots back, and queues
-    /// the credit that `free` returns as due, if any.
+    /// Frees slots of a link with `free`, puts the pool credits of these slots back into the pool,
+    /// and queues the credit that `free` returns, if one is due.
     fn free_slots(&mut self, link: Link, free: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let inbound = &mut peer.links[channel].0;
@@ -618,8 +618,8 @@ impl MessageLinks {
         self.share_credits();
         loop {
             let flushed = self.post(now);
-            // If memory that a peer's CTS named does not exist, only the connection to this peer
-            // ends.
+            // A put fails if a peer's CTS named memory that does not exist. In that case, only the
+            // connection to this peer ends.
             let granted = |&WorkRequest::Put { endpoint, remote, .. }: &WorkRequest| {
                 let rank = self.rank(endpoint)?;
                 let peer = self.peers.get(rank as usize)?.as_ref()?;
@@ -933,8 +933,8 @@ impl MessageLinks {
     }
 }
 
-/// Returns the longest payload of a sealed message: with its seal, it takes no more room than the
-/// longest message.
+/// Returns the length of the longest payload that is sealed. With its seal, such a message takes no
+/// more room than the longest message without a seal.
 fn sealed_bytes_max(slot_bytes: usize) -> usize {
     SEALED_BYTES_MAX.min(slot_bytes.saturating_sub(SEAL_BYTES))
 }

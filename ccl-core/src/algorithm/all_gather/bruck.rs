@@ -1,5 +1,6 @@
-//! Bruck's `all_gather`: a rank receives from the rank 1 further on, then from the ranks 2 further
-//! on, 4 further on, and so on. Each sends all blocks that it has by then and the receiver lacks.
+//! Bruck's `all_gather`: on the circle of ranks, a rank receives from the ranks that are 1, 2, 4,
+//! and so on after it. Each sender sends all blocks that it has by then and that the receiver
+//! lacks.
 //!
 //! ```text
 //!   of 5 ranks, rank 3:   has 3

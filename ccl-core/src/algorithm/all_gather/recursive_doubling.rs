@@ -1,4 +1,4 @@
-//! Recursive doubling `all_gather`: ranks 1, 2, 4, … apart exchange all the blocks they have.
+//! Recursive doubling `all_gather`: ranks at distances 1, 2, 4, … exchange all blocks they have.
 //!
 //! ```text
 //!   0 ◄─► 1   one block           rank 0 has 0 1
@@ -8,11 +8,11 @@
 //!
 //! If the number of ranks is not a power of two, each extra rank gives its block to a partner first
 //! and gets all other blocks from that partner last. In each round, a core rank (one that is not
-//! extra) has two runs of blocks: those of a range of core ranks and, further on by the number of
-//! core ranks, those of the extra ranks whose partners are the first ranks of that range. Both runs
-//! travel in one message. Steps: log2 n (two more with extra ranks). Bytes sent per rank: n-1
-//! blocks without extra ranks. Otherwise an extra rank sends one block, its partner about 2n, and
-//! any other rank about n.
+//! extra) has two runs of blocks: the blocks of a range of core ranks, and the blocks of the extra
+//! ranks whose partners are the first ranks of that range. The second run begins c blocks after the
+//! first, where c is the number of core ranks. Both runs travel in one message. Steps: log2 n (two
+//! more with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks. Otherwise an extra
+//! rank sends one block, its partner about 2n, and any other rank about n.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", 2005.
 

@@ -19,7 +19,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     family: Family::Direct,
     name: "direct_two_phase",
-    summary: "each rank folds one part of all in rank order and sends it to all; two steps",
+    summary: "each rank folds one part of all inputs in rank order and sends it to all; two steps",
     schedule,
     order: Order::Rank,
     steps: |hosts| 2 * (hosts.ranks() - 1).min(1),

@@ -2,9 +2,9 @@
 //! the same tree, the other half in a second tree whose inner nodes are the leaves of the first.
 //!
 //! ```text
-//!   half 0:  0            half 1:  the mirror image (or, for an odd number of ranks, all
-//!             \                    numbers moved on by one), so that the odd ranks, leaves in
-//!               4                  half 0, carry the load in half 1
+//!   half 0:  0            half 1:  the mirror image (or, for an odd number n of ranks, the
+//!             \                    same tree with each number plus 1, modulo n), so that the
+//!               4                  odd ranks, leaves in half 0, carry the load in half 1
 //!             /   \
 //!            2     6      up:    sum of the children and own input, to the parent
 //!           / \   / \     down:  the parent's result, to the children

@@ -26,7 +26,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     family: Family::RecursiveDoubling,
     name: "halving_doubling",
-    summary: "exchange halves at doubling distances and back; few steps, few bytes",
+    summary: "exchange halves at doubling distances, then gather in reverse; few steps, few bytes",
     schedule,
     order: Order::Unspecified,
     steps: |hosts| {

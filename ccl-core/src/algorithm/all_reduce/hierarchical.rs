@@ -8,7 +8,7 @@
 //! ```text
 //!   inside   every rank ──► j:         share j of its input, cut by cut
 //!   across   j on h ──► j on c:        the host's sum of cut c of share j        (for all c)
-//!            j on c folds cut c and    ──► j on h                                (for all h)
+//!            j on c folds cut c,  j on c ──► j on h:  the result                 (for all h)
 //!   inside   j ──► every rank:         share j of the output, cut by cut
 //! ```
 //!

@@ -2,7 +2,7 @@
 //! are the powers of two that add up to i, together with all other blocks that make the same hop.
 //!
 //! ```text
-//!   block for the rank 5 = 4 + 1 further on:   r ──► r+1 ──► r+5
+//!   block for the rank at distance 5 = 4 + 1:   r ──► r+1 ──► r+5
 //!   round 0:  blocks 1 3 5 7 … to r+1
 //!   round 1:  blocks 2 3 6 7 … to r+2
 //!   round 2:  blocks 4 5 6 7 … to r+4

@@ -1,5 +1,6 @@
 //! Algorithms of `barrier`: no rank leaves before every rank has entered. A barrier is an
-//! `all_reduce` of one element. Its operator is the maximum, so a rank may be counted twice.
+//! `all_reduce` of one element. Its operator is the maximum, so it does no harm to count a rank
+//! twice.
 
 mod dissemination;
 

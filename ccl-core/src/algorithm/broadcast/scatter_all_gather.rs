@@ -2,7 +2,7 @@
 //! scattered down a binomial tree, and gathered around a ring.
 //!
 //! ```text
-//!   root ──► 4 5 6 7 to rank 4, which ──► 6 7 to rank 6, …     then each part once around
+//!   root ──► 4:  parts 4 5 6 7,   4 ──► 6:  parts 6 7,   …   then each part once around
 //! ```
 //!
 //! Steps: ⌈log2 n⌉ + n-1. Bytes sent per rank: at most twice the buffer; all ranks send equally

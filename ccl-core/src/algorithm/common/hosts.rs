@@ -88,8 +88,8 @@ impl Remote {
         rank.step(self.dimension, self.rank_step)
     }
 
-    /// Returns the number of the current host, given `host`, the number of the first host. The
-    /// number of a part that belongs to a host changes in the same way.
+    /// Returns the number of the current host, given `host`, the number of the first host. Also
+    /// maps the number of a part of the first host to the number of the current host's part.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }

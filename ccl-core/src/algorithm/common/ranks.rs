@@ -29,7 +29,7 @@ pub(in crate::algorithm) fn rounds(ranks: u32) -> u32 {
 }
 
 /// Returns the largest power of two among `1..=ranks`. Algorithms that pair ranks by the bits of
-/// their numbers run among this many ranks from 0 on, the *core*; see [`Role`].
+/// their numbers run among the ranks below that power of two, the *core*; see [`Role`].
 pub(in crate::algorithm) fn core(ranks: u32) -> u32 {
     1 << ranks.max(1).ilog2()
 }

@@ -88,10 +88,11 @@ impl Binomial {
     }
 }
 
-/// Returns the position of `number` in the in-order binary tree. If the lowest set bit of a number
-/// is 2^b, its left child is 2^(b-1) below. Its right child is above by the largest power of two up
-/// to 2^(b-1) that leads to a rank, if any does. So all odd numbers are leaves. The root is 0. Its
-/// only child, if any, is the largest power of two below the number of ranks.
+/// Returns the position of `number` in the in-order binary tree. All odd numbers are leaves. The
+/// left child of an even number whose lowest set bit is 2^b is the number minus 2^(b-1). Its right
+/// child is the number plus 2^a, where a is the largest number below b that keeps the sum below
+/// `ranks`; if no a does, the number has no right child. The root is 0. Its only child, if any, is
+/// the largest power of two below `ranks`.
 ///
 /// ```text
 ///    0

@@ -1,5 +1,6 @@
-//! Binomial tree `scatter`: each rank receives the blocks of its subtree, a range, in one message
-//! and forwards the blocks of its children.
+//! Binomial tree `scatter`: each rank receives the blocks of its subtree, whose ranks have
+//! consecutive numbers, in one message, and forwards to each child the blocks of the child's
+//! subtree.
 //!
 //! ```text
 //!   0 ──4567──► 4 ──67──► 6 ──7──► 7        numbers count from the root

@@ -223,7 +223,11 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
         }
         assert_eq!(contributions, expected, "rank {rank}: output {part}");
         let reduces = algorithm.order != Order::None;
-        assert_eq!(matches!(**value, Value::Fold(_, true)), reduces, "rank {rank}: {part} last");
+        assert_eq!(
+            matches!(**value, Value::Fold(_, true)),
+            reduces,
+            "rank {rank}: mark of output {part} as a complete result"
+        );
         results.insert(part, value.clone());
     }
     results

@@ -228,7 +228,7 @@ impl<const N: usize> Parts<N> {
         Parts { count: parts.len().min(N) as c_int, devices }
     }
 
-    /// Returns the numbers of the devices; none if the count is negative or greater than `N`.
+    /// Returns the numbers of the devices; `None` if the count is negative or greater than `N`.
     #[must_use]
     pub fn get(&self) -> Option<&[c_int]> {
         self.devices.get(..usize::try_from(self.count).ok()?)

@@ -62,8 +62,8 @@ impl ConnectionSettings {
 /// A connection to the other end of a communicator.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    // Owners declare the connection before their memory, and so drop it first. Dropping the lane
-    // ends all writes to that memory.
+    // The owner of a connection declares it before its `OwnedMemory`, so the connection is dropped
+    // first. Dropping the lane ends all writes to that memory.
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,

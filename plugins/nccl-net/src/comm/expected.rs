@@ -59,7 +59,8 @@ pub(crate) struct Expected {
     settings: Settings,
     slots: MrKey,
     by_slot: [Option<Guess>; SLOTS_MAX],
-    /// Slot of the next guess. Going around from here, the first guess found is the oldest.
+    /// Slot of the next guess. A search from this slot on, wrapping around, finds the oldest guess
+    /// first.
     next: usize,
     wrong: u32,
 }
@@ -77,8 +78,8 @@ impl Expected {
 
     /// Expects the message for a buffer in the next slot. Returns false if that slot is taken or
     /// slots are not guessed. `held` are slots whose messages have no buffer yet. Take all events
-    /// before this call: the lane forgets a message that has arrived whole. If its event were still
-    /// to be taken, the redirect would affect the slot's next message instead.
+    /// before this call: the lane forgets a message that has arrived whole, even if the event of
+    /// its arrival has not been taken, and would redirect the slot's next message instead.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,

@@ -225,7 +225,7 @@ impl Receiver {
     }
 
     /// Ends all receives whose CTS has not been sent. Messages without a receive are discarded from
-    /// now on, so that sends which need no CTS succeed: the sender may not have closed yet.
+    /// now on, so that sends which need no CTS succeed: the sender may close later than this side.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         let withheld = std::mem::take(&mut self.withheld);
@@ -450,7 +450,7 @@ impl Receiver {
             self.expect_nothing(Some(slot))?;
         }
         if self.held != 0 && self.withheld != 0 {
-            // Other messages may need a CTS to pass the held ones.
+            // Other messages may need a CTS to overtake the held messages.
             self.send_withheld_cts()?;
         }
         self.expect();
@@ -585,10 +585,11 @@ impl Receiver {
         }
     }
 
-    /// Marks a slot as free. The peer is told once half of all slots are free and not announced.
-    /// While messages are held or slots are not guessed, a quarter is enough. The peer reserves at
-    /// least a quarter of all slots for messages with known buffers. Less than a quarter of all
-    /// slots is unannounced in these cases, so the peer can use at least one of the reserved slots.
+    /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
+    /// announced. While messages are held or slots are not guessed, a quarter is enough. The peer
+    /// reserves at least a quarter of all slots for messages with known buffers. In these cases,
+    /// less than a quarter of all slots is unannounced, so the peer can use at least one of the
+    /// reserved slots.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

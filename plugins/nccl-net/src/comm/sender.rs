@@ -69,8 +69,8 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes sent through slots so far. If the message is put directly in several parts: all its
-    /// bytes, once the last part is done. `None` before either.
+    /// Bytes sent through slots so far; for a message that is put directly in several parts, all
+    /// its bytes. `None` until the first chunk is posted, or until all parts are done.
     sent: Option<usize>,
     wait: Wait,
 }

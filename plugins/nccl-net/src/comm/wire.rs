@@ -156,9 +156,9 @@ impl Header {
     }
 }
 
-/// A decoded immediate. With several rails, a put in flight on a failing rail is recognised by its
-/// immediate. Chunks and credits use the same slots again, so their immediates carry a turn: a
-/// counter modulo a power of two. The turn has no other meaning.
+/// A decoded immediate. With several rails, a put that was in flight on a failed rail is identified
+/// by its immediate. Chunks and credits use the same slots again, so a turn (a counter modulo a
+/// power of two) makes their immediates differ. The turn serves no other purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Tells the receiver that a chunk is in this slot.

@@ -216,7 +216,7 @@ fn messages_reach_their_buffers_in_any_order_of_posting() {
 }
 
 #[test]
-fn messages_with_receives_overtake_messages_without() {
+fn messages_with_receives_overtake_messages_without_receives() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(4096);
     let early: Vec<_> = (0..20).map(|_| pair.isend(0, 100, 9)).collect();

@@ -145,8 +145,8 @@ fn a_crash_before_the_start_names_the_dead_at_once() {
             Outcome::Crashed => assert_eq!(rank, 2),
             Outcome::Failed { error, at } => {
                 assert!(error.contains("rank 2 is gone"), "{error}");
-                // A sender detects the crash by missing acknowledgements, long before the
-                // keepalive.
+                // A sender detects the crash because acknowledgements are missing, long before
+                // the keepalive time.
                 assert!(*at - crashed < Conditions::default().keepalive / 2, "{at:?}");
             }
             Outcome::Done { .. } => panic!("rank {rank} cannot have a result"),

@@ -389,7 +389,7 @@ pub(crate) fn full() -> bool {
     std::env::var_os("FERROCCL_TEST_FULL").is_some()
 }
 
-/// Factor by which the deep tier takes more seeds.
+/// Factor by which the deep tier multiplies the number of seeds.
 const FULL: u64 = 10;
 
 /// Runs `check` for every seed below `count`. The deep tier runs [`FULL`] times as many seeds; a

@@ -37,7 +37,7 @@ const MET: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plant {
     Nothing,
-    /// One rank reports one completed operation too few to the others.
+    /// One rank tells the others a number of completed operations that is one too low.
     CountsTooLittle,
     /// One rank takes an error for success.
     SwallowsErrors,

@@ -139,7 +139,7 @@ fn forged_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "only {} immediates were refused", simulated.refused());
 }
 
-/// Fault that writes each CTS record twice, and every third one `by` records too far.
+/// Fault that writes each CTS record twice, and moves every third record by `by` records, modulo 8.
 #[derive(Debug)]
 struct Misplaced {
     by: u64,
@@ -147,7 +147,8 @@ struct Misplaced {
 }
 
 impl Misplaced {
-    /// Returns the index, below 8, of the CTS record that a put writes, from its request id.
+    /// Returns the index, below 8, of the CTS record that a put writes, computed from the put's
+    /// request id.
     fn record(work: &WorkRequest) -> Option<u64> {
         match *work {
             WorkRequest::Put { is_control: true, immediate: None, id, .. } => {
@@ -374,8 +375,8 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A failed call withdraws memory that puts to two peers still read. The links to these peers say
-/// both farewells before either link detaches.
+/// A failed call withdraws memory while puts to two peers still read it. The links to these peers
+/// say both farewells before either link detaches.
 #[test]
 fn connections_that_are_fenced_say_their_farewells_together() {
     let job = Job::new(3, find("ring"), 1);

@@ -129,7 +129,7 @@ const PLANTS: &[Plant] = &[
         "affinity",
         "advice",
         |m| replace(m, "proc/self/status", "0-31", "7"),
-        &["processor 7 alone, of 64"],
+        &["only one of 64 processors: processor 7"],
     ),
     plant(
         "numa-balancing",
@@ -267,7 +267,7 @@ const PLANTS: &[Plant] = &[
         "rdma-ports",
         "advice",
         |m| m.write(&format!("{NIC}/../class"), "0x020700\n"),
-        &["0000:12:01.0", "has no device of it"],
+        &["0000:12:01.0", "has no device for it"],
     ),
     plant(
         "rdma-ports",
@@ -300,7 +300,7 @@ const PLANTS: &[Plant] = &[
         &["mlx5_0:1", "which is link-local"],
     ),
     told(&[("NCCL_IB_GID_INDEX", "2")], "gids", "warning", &["RoCE v1", "FERROCCL_IB_GID_INDEX"]),
-    told(&[("FERROCCL_IB_GID_INDEX", "4")], "gids", "fault", &["row 4", "is empty"]),
+    told(&[("FERROCCL_IB_GID_INDEX", "4")], "gids", "fault", &["row 4", "has no address"]),
     told(&[("FERROCCL_IB_ADDR_RANGE", "192.168.0.0/16")], "gids", "fault", &["10.1.0.1"]),
     told(&[("FERROCCL_IB_ADDR_FAMILY", "IPv4")], "gids", "fault", &["neither AF_INET nor"]),
     plant(
@@ -486,8 +486,8 @@ fn each_planted_fault_is_found_and_nothing_else() {
             name == check && judged == verdict && words.iter().all(|word| text.contains(word))
         };
         assert!(found.iter().any(|finding| expected(&finding)), "{check} {words:?}: {found:?}");
-        // A fault of the port nearest to a GPU has a second finding, by `distance`: the next port
-        // is farther.
+        // A fault of the port nearest to a GPU leads to a second finding, by `distance`: the next
+        // port is farther.
         let follows = |name: &str| *check == "rdma-ports" && name == "distance";
         let strangers: Vec<_> =
             found.iter().filter(|[name, ..]| name != check && !follows(name)).collect();
@@ -666,7 +666,7 @@ fn peers_are_reached_refused_or_unknown() {
         let variables = [("FERROCCL_SOCKET_IFNAME", "127.0.0.1")];
         let output = ferroccl(&["doctor", "--peer", &there], &variables);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("by its route, this peer is on another network"), "{text}");
+        assert!(text.contains("the route to this peer leads over another network"), "{text}");
     }
     drop(listener);
     let said = peer(&here);

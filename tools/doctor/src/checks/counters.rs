@@ -121,7 +121,7 @@ fn congestion_of(host: &Host, port: &Port) -> Finding {
         .collect();
     let interface = port.interface(host).unwrap_or_default();
     let ecn: Vec<(&str, bool)> =
-        [("roce_np", "notices to senders"), ("roce_rp", "heeding notices")]
+        [("roce_np", "sends no notices to senders"), ("roce_rp", "ignores notices")]
             .iter()
             .filter_map(|(side, what)| {
                 let directory = format!("/sys/class/net/{interface}/ecn/{side}/enable");
@@ -136,10 +136,8 @@ fn congestion_of(host: &Host, port: &Port) -> Finding {
     let pauses = super::pauses::of(host, &interface);
     let seen: Vec<String> = counted.into_iter().chain(pauses).collect();
     if !off.is_empty() {
-        let evidence = format!(
-            "ECN is off for every priority of {interface} (ecn/*/enable): {}",
-            off.join(", ")
-        );
+        let evidence =
+            format!("ECN: {interface} {}, for every priority (ecn/*/enable)", off.join(" and "));
         let remedy = "nothing, if PFC alone is meant to hold back senders. If DCQCN is meant, \
                       switch it on for the priority that RoCE uses, on all hosts and switches: \
                       `echo 1 > /sys/class/net/IF/ecn/roce_np/enable/PRIO`, likewise roce_rp";

@@ -117,8 +117,8 @@ fn of_nvidia(host: &Host) -> Finding {
         return Finding::ok("NVIDIA", format!("peer memory: {peer}"));
     }
     let remedy = "`modprobe nvidia_peermem` (and name it in /etc/modules-load.d), or use NVIDIA's \
-                  open kernel modules (515 or later) with a kernel of version 5.12 or later, which \
-                  export dma-bufs";
+                  open kernel modules (515 or later), which export dma-bufs on a kernel of version \
+                  5.12 or later";
     match dma_buf(host) {
         Ok(evidence) => Finding::ok("NVIDIA", evidence),
         Err((true, evidence)) => Finding::unknown("NVIDIA", evidence, remedy),
@@ -159,7 +159,7 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
             format!(
                 "no module for peer memory is loaded; driver {driver} and kernel {release} can \
                  export dma-bufs if the kernel was built with CONFIG_PCI_P2PDMA, which is unknown: \
-                 its configuration is neither in /boot nor in /lib/modules"
+                 there is neither /boot/config-{release} nor /lib/modules/{release}/config"
             ),
         )),
     }

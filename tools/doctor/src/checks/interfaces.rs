@@ -233,7 +233,7 @@ fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
     (!chosen.contains(&own)).then(|| {
         let evidence = format!(
             "the connection leaves from {own}, but FERROCCL_SOCKET_IFNAME={filter} selects no \
-             interface with this address: by its route, this peer is on another network"
+             interface with this address: the route to this peer leads over another network"
         );
         Finding::advice(subject, evidence, "name the peer by its address on the selected network")
     })

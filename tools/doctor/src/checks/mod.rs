@@ -43,8 +43,8 @@ checks! {
     "numa-balancing", numa::balancing,
         "whether the kernel moves pages between NUMA nodes";
     "pcie-link", pcie::links,
-        "width and speed of each GPU's and network device's link, against the device, its slot \
-         and its port";
+        "width and speed of the link of each GPU and network device, compared with what the \
+         device, its slot and its ports support";
     "acs", acs::bridges,
         "the ACS control register of the bridges above GPUs (needs root; else reported as unknown)";
     "iommu", iommu::translation,
@@ -69,8 +69,8 @@ checks! {
         "counters and hw_counters of errors, losses and retransmissions, against the packets \
          received";
     "pfc-ecn", counters::congestion,
-        "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and counters of pause frames \
-         by the interface's driver";
+        "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and the interface driver's \
+         counters of pause frames";
     "interfaces", interfaces::chosen,
         "the interfaces that FERROCCL_SOCKET_IFNAME selects: whether they are up, whether all are \
          bridges, and whether a much faster interface is unused";

@@ -39,7 +39,7 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     let online = online.map_or(0, |online| processors(&online).len());
     let mut found = Vec::new();
     if allowed.len() == 1 && online > 1 {
-        let evidence = format!("it may use processor {list} alone, of {online}");
+        let evidence = format!("it may use only one of {online} processors: processor {list}");
         let remedy = "give each rank several processors: a rank has further threads (torch, NCCL, \
                       a control thread), and ranks that share a processor delay each other";
         found.push(Finding::advice("this process", evidence, remedy));

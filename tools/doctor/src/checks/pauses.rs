@@ -12,8 +12,9 @@ pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     }
 }
 
-/// Returns the nonzero pause counters by priority, as most drivers name them (`rx_prio3_pause`,
-/// `tx_pfc_frames_prio3`); one line if all are zero, and none if there are no such counters.
+/// Returns the nonzero pause counters of priorities, recognized by the names that most drivers give
+/// them (`rx_prio3_pause`, `tx_pfc_frames_prio3`). Returns one line if all these counters are zero,
+/// and none if there are no such counters.
 fn tell(counters: &[(String, u64)]) -> Vec<String> {
     let is_pause = |name: &str| {
         let by_priority = name.contains("prio") || name.contains("pfc") || name.contains("ctrl");

@@ -120,7 +120,7 @@ fn lost(host: &Host) -> Vec<Finding> {
             class.starts_with("0x0207") || (vendor == "0x15b3" && class.starts_with("0x0200"));
         let has = known.iter().any(|device| device.address() == Some(address.as_str()));
         (can && !has).then(|| {
-            let evidence = "is an RDMA adapter, but /sys/class/infiniband has no device of it";
+            let evidence = "is an RDMA adapter, but /sys/class/infiniband has no device for it";
             let remedy = "`modprobe mlx5_ib` (or its own driver), and `modprobe ib_uverbs`; \
                           containers see only the devices that they are given";
             // A container may have only some of the host's devices.

@@ -66,9 +66,9 @@ impl Cluster {
         self.ring_busbw().max(self.tree_busbw())
     }
 
-    /// Returns the busbw of an all_to_all. A node has N ranks of n in all: a share of (N − 1) / n
-    /// of a rank's data goes to other ranks of its node. All ranks of a node share its NICs for the
-    /// data to other nodes.
+    /// Returns the busbw of an all_to_all. With N of the n ranks on each node, a share of
+    /// (N − 1) / n of a rank's data goes to other ranks of its node. All ranks of a node share its
+    /// NICs for the data to other nodes.
     #[must_use]
     pub fn all_to_all_busbw(&self) -> f64 {
         let ranks = self.ranks();

@@ -60,9 +60,10 @@ pub fn ragged_all_to_all_s(bytes: f64, ranks: f64, bytes_per_s: f64, k: f64) -> 
 }
 
 /// Returns the cost of a ragged all_to_all divided by the cost of a dense one:
-/// `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. Each token goes to `k` experts, drawn independently on `Z`
-/// ranks. The share is less than [`ragged_share_approximate`], because a token is sent only once to
-/// a rank that has several of its experts. (Scaling book, appendix on ragged AllToAll.)
+/// `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. Each token goes to `k` experts, whose ranks are drawn
+/// independently from `Z` ranks. The share is less than [`ragged_share_approximate`], because a
+/// token is sent only once to a rank that has several of its experts. (Scaling book, appendix on
+/// ragged AllToAll.)
 #[must_use]
 pub fn ragged_share(ranks: f64, k: f64) -> f64 {
     let other = (ranks - 1.0) / ranks;

@@ -31,8 +31,8 @@ pub fn batch_tokens(tokens: f64, accelerators: f64) -> f64 {
     tokens * accelerators
 }
 
-/// Returns the most accelerators that tensor parallelism can divide a layer among and still be
-/// compute-bound: `F W / C`.
+/// Returns the largest number of accelerators over which tensor parallelism can divide a layer and
+/// stay compute-bound: `F W / C`.
 #[must_use]
 pub fn tensor_parallel_max(width: f64, flops_per_s: f64, bytes_per_s: f64) -> f64 {
     width * bytes_per_s / flops_per_s
@@ -59,8 +59,8 @@ pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: 
 }
 
 /// Returns the time of the two exchanges of an expert-parallel layer over `Z` accelerators in nodes
-/// of `N`, with the bandwidth `W` of a node: `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`. `Z` is at
-/// least one node.
+/// of `N`, with the bandwidth `W` of a node: `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`. `Z` must
+/// be at least `N`.
 #[must_use]
 pub fn expert_parallel_s(
     tokens: f64,

@@ -317,7 +317,7 @@ impl Job {
         let mut starts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
             self.calls(index, group, &mut agreed.calls)?;
-            // A call without a time stays behind the previous call of its group.
+            // A call without a time stays after the previous call of its group.
             let mut last_us = 0;
             for call in &agreed.calls[starts.len()..] {
                 last_us = if call.is_timed() { call.start_us } else { last_us };
@@ -384,8 +384,8 @@ impl Job {
     fn short(&self, rank: Rank, calls: usize, other: Rank, entry: &Entry) -> String {
         let path = path_of(&self.prefix, rank);
         format!(
-            "{path} has {calls} calls of a group, but {} is a further call of that group, {}; a \
-             trace is truncated, or the traces are not of one run: record the run again",
+            "{path} has only {calls} calls of a group, but {} is a further call of that group \
+             ({}); a trace is truncated, or the traces are not of one run: record the run again",
             self.place(other, entry),
             in_words(&entry.what)
         )
@@ -530,7 +530,7 @@ impl Job {
             duration_us: call.duration_us,
         };
         let sum = messages.iter().try_fold(0_u64, |sum, message| sum.checked_add(message.bytes));
-        let sum = sum.ok_or("all messages together have more than 2^64 bytes")?;
+        let sum = sum.ok_or("all messages together have 2^64 bytes or more")?;
         let groups = self.groups.iter().skip(1);
         Ok(Shown {
             ranks: self.ranks(),
@@ -816,7 +816,7 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> 
     }
     let bytes = required(node, "comm_size")?;
     if i64::try_from(bytes).is_err() {
-        return Err(format!("{bytes} bytes are more than 2^63; is the unit bytes?"));
+        return Err(format!("{bytes} bytes are 2^63 or more; is the unit bytes?"));
     }
     let tag = number(&node.attr, "comm_tag")?.unwrap_or(0);
     let peer = peer(if sends { "comm_dst" } else { "comm_src" })?;

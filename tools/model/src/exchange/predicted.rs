@@ -14,7 +14,7 @@ use crate::plan::{PlanRequest, Scene, Sized};
 use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
-/// Largest number of messages to simulate one by one; simulating so many takes about a minute.
+/// Largest number of messages to simulate one by one; simulating this number takes about a minute.
 const MESSAGES_MAX: u64 = 1 << 24;
 
 /// Predicted traffic of a collective, with its algorithm and protocol.

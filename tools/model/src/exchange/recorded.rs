@@ -71,8 +71,8 @@ impl fmt::Display for Recorded {
         if *messages > 0 {
             write!(
                 f,
-                "\n{messages} groups of sends and receives are left out: only whole \
-                 recordings (FERROCCL_TRACE) have their peers"
+                "\n{messages} groups of sends and receives are left out: their peers are \
+                 known only from whole recordings (FERROCCL_TRACE)"
             )?;
         }
         if *is_cut {
@@ -372,7 +372,7 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<Action
         _ => Some(operation.bytes),
     };
     let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
-    let bytes = bytes.ok_or_else(|| wrong("it has more than 2^63 bytes".to_owned()))?;
+    let bytes = bytes.ok_or_else(|| wrong("it has 2^63 bytes or more".to_owned()))?;
     Ok(Some(Action::Collective { collective, group, bytes, root, is_uneven }))
 }
 
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!((again.lists, again.groups), (recorded.job.lists, recorded.job.groups));
     }
 
-    /// Returns a group of sends and receives of a rank, as recordings have it.
+    /// Returns a group of sends and receives of a rank, in the form of a recording.
     fn group(number: u64, sequence: u64, sends: &str, recvs: &str) -> String {
         format!(
             "{{\"number\":{number},\"sequence\":{sequence},\"what\":\"messages\",\
@@ -539,7 +539,10 @@ mod tests {
             ),
             (line("b", 0, 1, 9, &call(1, "all_reduc", 1, "null", 1)), "unknown collective"),
             (line("b", 0, 1, 9, &call(1, "reduce", 1, "5", 1)), "root 5 is too high for 1 ranks"),
-            (line("b", 0, 1, 9, &call(1, "reduce", u64::MAX / 4, "0", 1)), "more than 2^63"),
+            (
+                line("b", 0, 1, 9, &call(1, "reduce", u64::MAX / 4, "0", 1)),
+                "has 2^63 bytes or more",
+            ),
         ] {
             let error = read(&text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

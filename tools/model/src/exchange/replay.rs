@@ -184,7 +184,7 @@ impl<'a> Replay<'a> {
             let at = (start_us.saturating_sub(begin_us)) as f64 / 1e6 / interval_s;
             let index = (at as usize).min(intervals.len() - 1);
             for (pair, bytes) in sent {
-                sum = sum.checked_add(*bytes).ok_or("the ranks send more than 2^64 bytes")?;
+                sum = sum.checked_add(*bytes).ok_or("the ranks send 2^64 bytes or more")?;
                 let entry = intervals[index].entry(*pair).or_insert_with(|| {
                     pairs += 1;
                     0
@@ -235,8 +235,8 @@ impl<'a> Replay<'a> {
         Ok((begin.min(end), end))
     }
 
-    /// Returns the bytes that a call sends, by pair of ranks. Ranks have their numbers in the job,
-    /// not in the group.
+    /// Returns the bytes that a call sends, by pair of ranks. Ranks are numbered as in the job, not
+    /// as in the group.
     fn sent(&self, call: &Call) -> Result<Bytes, String> {
         let Some(Chosen { scene, sized, algorithm }) = self.chosen(call)? else {
             return Ok(Bytes::new());
@@ -438,8 +438,8 @@ mod tests {
         assert_eq!(traffic.intervals[0].len(), 16);
         let all: u64 = traffic.intervals[0].values().sum();
         assert_eq!(all, 2 * 15 * (1 << 20));
-        // Pairs have the numbers of ranks in the job, not in the group. Each of the group's 8 ranks
-        // sends 7 blocks of 1 KiB.
+        // Ranks are numbered as in the job, not as in the group. Each of the group's 8 ranks sends
+        // 7 blocks of 1 KiB.
         let of_group = &traffic.intervals[1];
         assert_eq!(of_group.values().sum::<u64>(), 8 * 7 * 1024);
         assert!(of_group.keys().all(|(from, to)| from % 2 == 0 && (from + 2) % 16 == *to));

@@ -94,7 +94,8 @@ fn topology(instances: &[Instance]) -> Topology {
     Topology { name: String::new(), machines, hosts, fabric: Fabric::default(), placed }
 }
 
-/// Returns the preset machine for an instance type; any other type is a machine with one NUMA node.
+/// Returns the preset machine for an instance type, or a machine with one NUMA node if the type has
+/// no preset.
 fn machine(name: &str) -> Machine {
     let known = KNOWN.iter().find(|(kind, _)| *kind == name);
     known.and_then(|(_, preset)| presets::machine(preset)).unwrap_or_else(|| Machine {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_line() {
+    fn an_invalid_output_is_refused_with_the_line() {
         let nodes: &[&str] = &["nn-a"];
         for (text, words) in [
             (example().replacen("\"nn-c\"", "7", 1), "it.json:12: invalid type: integer `7`"),

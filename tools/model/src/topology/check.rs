@@ -192,8 +192,8 @@ fn check_speed(at: At, speed: LinkSpeed) -> Result<(), Error> {
         return wrong(
             at,
             format!(
-                "a bandwidth of {bytes_per_s} B/s carries nothing; correct it, or leave out what \
-                 is not there"
+                "a bandwidth of {bytes_per_s} B/s carries nothing; correct it, or leave out a \
+                 link, part or tier that does not exist"
             ),
         );
     }

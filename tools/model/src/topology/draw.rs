@@ -35,8 +35,8 @@ fn nodes<'i>(
     }
 }
 
-/// Returns the numbers of both boxes and the count of links, for each two accelerators, or
-/// accelerator and switch, that are linked.
+/// Returns each linked pair of boxes (two accelerators, or an accelerator and a switch): the
+/// numbers of both boxes, and the count of links.
 fn links(topology: &Topology, nodes: &[Node<'_>]) -> Vec<(usize, usize, u32)> {
     let mut found = Vec::new();
     let machines = topology.hosts.iter().map(|run| topology.machines.get(run.machine));

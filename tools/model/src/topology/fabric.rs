@@ -38,7 +38,7 @@ pub struct Tier {
     pub latency_ns: f64,
 }
 
-/// Tiers of switches, the one at the hosts first. Without tiers, nothing is known of the network
+/// Tiers of switches, from the hosts upwards. Without tiers, nothing is known of the network
 /// between hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fabric {

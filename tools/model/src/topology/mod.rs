@@ -4,8 +4,8 @@
 //!
 //! A description lists kinds, not instances: one machine for thousands of equal hosts, one
 //! [`Tier`](fabric::Tier) for all switches of a level. So a description of 24,576 accelerators is
-//! as long as one of 16, and answers are computed from it. The only list with an entry for each
-//! host has the positions of the hosts in a provider's network ([`Placed`]).
+//! as long as one of 16, and counts and paths are computed from it. The only list with an entry for
+//! each host has the positions of the hosts in a provider's network ([`Placed`]).
 
 mod aws;
 mod check;

@@ -383,7 +383,7 @@ fn is_port(part: &Part) -> bool {
     part.kind == Kind::Nic && part.pci.is_none() && part.speed == LinkSpeed::NONE
 }
 
-/// Writes the other PCIe functions of a card as siblings of its first one.
+/// Writes the other PCIe functions of a card as siblings of the card's first function.
 fn functions(xml: &mut String, machine: &Machine, card: usize, depth: usize) {
     let is_function = |part: &usize| {
         let function = &machine.parts[*part];

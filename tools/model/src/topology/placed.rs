@@ -99,8 +99,8 @@ fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
                 at,
                 format!(
                     "tiers and nodes disagree whether \"{}\" and \"{other}\" are below the same \
-                     \"{name}\"; list the hosts below one node together, as many as fit a group of \
-                     the tier, or leave out the tiers",
+                     \"{name}\"; list the hosts below each node one after another, as many as a \
+                     group of the tier has, or leave out the tiers",
                     host.id
                 ),
             ));
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn tiers_and_nodes_must_agree() {
-        // Racks of two hosts, with one tier above.
+        // Racks of two hosts, with two tiers above.
         let fabric = presets::find("meta-24576").unwrap().topology().fabric;
         let good = [("a", "t z l1"), ("b", "t z l1"), ("c", "t z l2")];
         assert_eq!(check(&placed(&good), &fabric), Ok(()));

@@ -1,4 +1,4 @@
-//! Named machines and clusters, from published figures. Latencies are typical values, not measured
+//! Named machines and clusters, from published data. Latencies are typical values, not measured
 //! here.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub const ALL: &[Preset] = &[
     },
     Preset {
         name: "mi300x",
-        about: "AMD MI300X: 8 GPUs, each with a link to each, 8 NICs of 400 Gb/s",
+        about: "AMD MI300X: 8 GPUs, each linked to all others, 8 NICs of 400 Gb/s",
         make: || single("mi300x"),
     },
     Preset {
@@ -66,8 +66,8 @@ pub const ALL: &[Preset] = &[
     },
     Preset {
         name: "meta-24576",
-        about: "Meta's RoCE fabric for LLaMA 3: 8 zones of 192 racks of 16 H100; zones are \
-                joined 1:7",
+        about: "Meta's RoCE fabric for LLaMA 3: 8 zones of 192 racks of 16 H100; \
+                oversubscribed 1:7 between zones",
         make: meta,
     },
 ];

@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_line() {
+    fn an_invalid_text_is_refused_with_the_line() {
         let part = |text: &str| machine(text, "", "");
         let gpus = "{ name = \"a\", kind = \"gpu\", under = \"n\" },\n\
                     { name = \"b\", kind = \"gpu\", under = \"n\" },\n";

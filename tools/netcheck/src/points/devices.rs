@@ -18,7 +18,7 @@ pub(super) const SEVERAL_AS_ONE: Point = Point::pair(
     several_as_one,
 );
 
-/// Parts of the device.
+/// Devices that the point merges.
 const PARTS: [i32; 2] = [0, 1];
 
 fn several_as_one(side: &Side) -> Outcome {

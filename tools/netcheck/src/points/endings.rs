@@ -193,7 +193,7 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
-        // Messages that have not arrived when the sender dies may be lost without violation.
+        // The contract allows a plugin to lose messages that have not arrived when the sender dies.
         side.barrier()?;
         let memory = link.memory(BYTES)?;
         let part = memory.part(0, BYTES, TAG);

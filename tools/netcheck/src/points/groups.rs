@@ -22,7 +22,7 @@ fn open(side: &Side) -> Outcome<(Link<'_>, usize)> {
     Ok((Link::open(side, &net)?, receives_max.min(GROUP_MAX)))
 }
 
-/// Returns the bytes of a send with that seed.
+/// Returns the number of bytes of the send that has this seed.
 fn bytes_of(seed: usize) -> usize {
     (seed * 37) % ROOM
 }

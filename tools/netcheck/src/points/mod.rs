@@ -43,7 +43,8 @@ impl PartialEq for Point {
 /// Kind of a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Demand of the contract, on calls that NCCL makes or on events that occur where NCCL runs.
+    /// Demand of the contract. It concerns calls that NCCL makes, or events that occur where NCCL
+    /// runs.
     Contract,
     /// Demand beyond the contract: NCCL never relies on it, but it makes a plugin easier to use.
     Robustness,

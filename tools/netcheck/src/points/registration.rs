@@ -160,7 +160,7 @@ fn parts_and_overlaps(side: &Side) -> Outcome {
     link.comm.deregister(again.registration)?;
     message(&whole, 6000, 3000, "a registration whose duplicate has ended")?;
     link.comm.deregister(whole.registration)?;
-    message(&middle, 1000, 3000, "a registration whose enclosing one has ended")?;
+    message(&middle, 1000, 3000, "a registration whose enclosing registration has ended")?;
     link.comm.deregister(middle.registration)?;
     side.barrier()?;
     link.close()

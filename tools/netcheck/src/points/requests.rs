@@ -28,8 +28,8 @@ const STRIDE: usize = BYTES + GUARD;
 
 pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
     "thirty_two_in_flight",
-    "A communicator takes 32 receives before anything is sent, and 32 sends for them, and they may \
-     be tested in any order.",
+    "A communicator takes 32 receives before anything is sent, and the 32 sends for them. These \
+     requests may be tested in any order.",
     |side| {
         let net = side.net()?;
         let link = Link::open(side, &net)?;
@@ -38,7 +38,7 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
         let parts = |at: usize| memory.part(at * STRIDE, BYTES, TAG);
         let requests = take_all("irecv", side, |at| Ok(link.comm.irecv(&[parts(at)])?))?;
         side.barrier()?;
-        side.step("test, the last first");
+        side.step("test of all requests, the last request first");
         for (at, request) in requests.into_iter().enumerate().rev() {
             let sizes = link.finish(request, format_args!("receive {at}"))?;
             let bytes = received(&sizes, 0, format_args!("receive {at}"))?;
@@ -59,7 +59,7 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
         side.barrier()?;
         side.step("isend 32 times, for receives that are posted");
         let requests = take_all("isend", side, |at| Ok(link.comm.isend(&part(at))?))?;
-        side.step("test, the last first");
+        side.step("test of all requests, the last request first");
         for (at, request) in requests.into_iter().enumerate().rev() {
             link.finish(request, format_args!("send {at}"))?;
         }
@@ -198,7 +198,7 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
                 })?;
             }
             side.send_value(&())?;
-            side.step("test, while it is sent");
+            side.step("test, while the message is sent");
             let sizes = link.finish(request, "the message")?;
             memory.memory.verify(seed, BYTES, BYTES)?;
             let bytes = received(&sizes, 0, "the message")?;
@@ -240,7 +240,7 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
     |side| {
         let net = side.net()?;
         if !net.calls.has_consumed() {
-            return skipped("irecvConsumed is NULL, as it may be");
+            return skipped("irecvConsumed is NULL, which is allowed");
         }
         let link = Link::open(side, &net)?;
         let memory = link.memory(AT_ONCE * STRIDE)?;
@@ -271,7 +271,7 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
     |side| {
         let net = side.net()?;
         if !net.calls.has_consumed() {
-            return skipped("irecvConsumed is NULL, as it may be");
+            return skipped("irecvConsumed is NULL, which is allowed");
         }
         let link = Link::open(side, &net)?;
         let memory = link.memory(BYTES)?;

@@ -1,5 +1,5 @@
-//! Demands beyond the contract: calls that NCCL never makes, but that callers in development may
-//! make, and the cost of an idle connection.
+//! Demands beyond the contract: about calls that NCCL never makes, but that a caller under
+//! development may make, and about the cost of an idle connection.
 
 use std::time::Duration;
 

@@ -133,7 +133,7 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
         ),
         (
             (1..=nccl_net_abi::TRANSFER_BYTES_MAX).contains(&transfer),
-            format!("maxP2pBytes is {transfer}, expected 1 to 1 TiB: connecting would fail"),
+            format!("maxP2pBytes is {transfer}, expected 1 B to 1 TiB: connecting would fail"),
         ),
         (properties.rail >= -1, format!("railId is {}, expected -1 or more", properties.rail)),
         (properties.plane >= -1, format!("planeId is {}, expected -1 or more", properties.plane)),

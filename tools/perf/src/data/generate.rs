@@ -10,8 +10,8 @@
 //!   full mantissa.
 //! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*:
 //!   even ones would soon give zero).
-//! * *avg* of integers: magnitudes so small that the sum does not overflow. So the width in which a
-//!   library sums before it divides does not matter.
+//! * *avg* of integers: magnitudes so small that the sum does not overflow. So it does not matter
+//!   in which width a library sums before it divides.
 //! * *min*, *max*: any integer, or any finite normal float.
 
 use ccl_core::types::{DataType, Rank, ReduceOp};

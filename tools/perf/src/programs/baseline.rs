@@ -218,8 +218,10 @@ impl Baseline {
                      {from} to {to}"
                 )));
             }
-            for samples in [&path.latency_us, &path.bandwidth_us] {
-                check(samples).map_err(|problem| lines.damaged(problem))?;
+            for (name, samples) in
+                [("latency_us", &path.latency_us), ("bandwidth_us", &path.bandwidth_us)]
+            {
+                check(name, samples).map_err(|problem| lines.damaged(problem))?;
             }
             paths.push(path);
         }
@@ -267,10 +269,10 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
     std::fs::remove_file(&beside)
 }
 
-fn check(samples: &[f64]) -> Result<(), String> {
+fn check(name: &str, samples: &[f64]) -> Result<(), String> {
     if samples.is_empty() || samples.len() > ROUNDS_MAX as usize {
         let count = samples.len();
-        return Err(format!("the path has {count} samples of a kind, expected 1 to {ROUNDS_MAX}"));
+        return Err(format!("{name} has {count} samples, expected 1 to {ROUNDS_MAX}"));
     }
     match samples.iter().find(|time| !(time.is_finite() && **time > 0.0)) {
         Some(time) => Err(format!("{time} us is not a valid time")),
@@ -378,7 +380,7 @@ mod tests {
             ("[1.5,", "[0,", "FILE:2: 0 us is not a valid time"),
             ("[1.5,", "[1e999,", "FILE:2: not a line of a baseline: number out of range"),
             ("[1.5,", "[null,", "FILE:2: not a line of a baseline: invalid type: null"),
-            ("[1.5,2.25,0.1]", "[]", "FILE:2: the path has 0 samples"),
+            ("[1.5,2.25,0.1]", "[]", "FILE:2: latency_us has 0 samples"),
             ("\"latency_us\"", "\"latency\"", "FILE:2: not a line of a baseline: unknown field"),
         ] {
             let error = changed("damaged", |text| text.replacen(from, to, 1), &setting());

@@ -31,7 +31,7 @@ enum Group {
     /// Paths between a host and others.
     Host(Direction, usize),
     Within(usize),
-    /// Paths of a NIC, by the first rank with that host and NIC.
+    /// Paths of a NIC. The number is the first rank with that host and NIC.
     Nic(Direction, usize),
     Rank(Direction, Rank),
 }

@@ -133,8 +133,8 @@ pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> 
     }
     let needed = (1..64).find(|rounds| tells(*rounds, *rounds)).unwrap_or(64);
     Err(format!(
-        "{then} rounds in the baseline and {now} in the run compared with it are too few to detect \
-         which of {tests} times got longer; give --rounds {needed} or more, both with \
+        "{then} rounds in the baseline and {now} in the later run are too few to detect which of \
+         {tests} times got longer; give --rounds {needed} or more, both with \
          --save-baseline and with --baseline"
     ))
 }
@@ -155,8 +155,8 @@ impl Comparison {
         let mut text = format!(
             "# Compared with {baseline}, measured {date} by ferroccl {version}: {paths} paths, \
              {then} rounds then, {now} now\n\
-             # Slower paths take more than {} % longer (median of the ratios of each time now \
-             to each then)\n\
+             # Slower paths take more than {} % longer (median of the ratios of each new time \
+             to each old time)\n\
              # with p <= {ALARM_RATE} (Mann-Whitney U, one-sided, Holm's correction over {} \
              tests)\n",
             general(self.allowed * 100.0),

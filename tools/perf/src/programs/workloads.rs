@@ -26,7 +26,7 @@ pub enum Workload {
     /// A recommender with 26 embedding tables divided among the ranks
     #[value(name = "dlrm")]
     Dlrm,
-    /// A mixture of experts: 32 layers, top 2 of 8 experts or more, some more popular
+    /// A mixture of experts: 32 layers, 8 or more experts of unequal popularity, 2 per token
     #[value(name = "moe")]
     MixtureOfExperts,
 }

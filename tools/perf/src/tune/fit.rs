@@ -78,8 +78,8 @@ fn ratios(model: &Model, samples: &[Sample<'_>]) -> Result<Vec<f64>, PredictErro
     samples.iter().map(ratio).collect()
 }
 
-/// Returns the mean of the absolute logarithms of the ratios: a few outliers count no more than
-/// their share.
+/// Returns the mean of the absolute logarithms of the ratios. Absolute values, unlike squares, give
+/// outliers no extra weight.
 fn off(ratios: &[f64]) -> f64 {
     ratios.iter().map(|ratio| ratio.ln().abs()).sum::<f64>() / ratios.len().max(1) as f64
 }

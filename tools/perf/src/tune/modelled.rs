@@ -1,4 +1,4 @@
-//! A model whose figures are fitted to the measurements.
+//! A model whose figures (rates and times of links and processors) are fitted to the measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::subject::SubjectError;
 
 /// Largest number of ranks for which a model is fitted.
 const MODELLED_RANKS_MAX: u32 = 8;
-/// Least number of sizes: fewer do not separate the time of a call from that of a byte.
+/// Least number of sizes: one size does not separate the time per call from the time per byte.
 const SIZES_MIN: usize = 2;
 
 /// Programs by the names of collective and algorithm.
@@ -24,7 +24,7 @@ type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 impl Outcome {
     /// Returns the model of the processors and links that comes nearest to the measurements, and a
-    /// text on its accuracy and its figures. A model is fitted only if there are two or more sizes,
+    /// text on its accuracy and figures. A model is fitted only if there are two or more sizes,
     /// and only for few ranks: predictions for many ranks take too long.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Trial of tunables that hold for the lifetime of a communicator: slots, channels, sockets, queue
-//! pairs. Tunables are tried one by one; those tried before keep the value that their trial chose.
+//! pairs. Tunables are tried one by one; the value that a trial chose also holds in later trials.
 //! The communicators of all values of a tunable exist at once and are measured in turns.
 
 use std::io::Write;
@@ -57,7 +57,8 @@ impl Tried {
         }
     }
 
-    /// Returns the values that are usually worth trying, over the transport of a configuration.
+    /// Returns the values that are usually worth trying for the tunables that apply to the
+    /// transport of a configuration.
     #[must_use]
     pub fn usual(config: &Config) -> Vec<Tried> {
         let choice = Choice::of(config);
@@ -70,7 +71,7 @@ impl Tried {
         Tried::those(|_, joined| counts(joined))
     }
 
-    /// Returns the values that are usually worth trying, of the tunables that a model takes into
+    /// Returns the values that are usually worth trying for the tunables that a model takes into
     /// account.
     #[must_use]
     pub fn modelled() -> Vec<Tried> {
@@ -148,8 +149,9 @@ impl Candidate {
     }
 }
 
-/// Returns the time of calls with each value but the first, divided by the time with the first: the
-/// geometric mean over all collectives and sizes. The library chooses the algorithm of each call.
+/// Returns, for each value but the first, the time of calls with this value divided by their time
+/// with the first value: the geometric mean over all collectives and sizes. The library chooses the
+/// algorithm of each call.
 fn ratios(request: &TuneRequest, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
     let mut memory = Memory::new(request.max_bytes, request.max_bytes)?;
     let points = request

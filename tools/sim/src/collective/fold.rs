@@ -51,8 +51,8 @@ impl Fold {
         }
         if scheme == Scheme::Pinned && network.plan().fabric.tiers.len() > 2 {
             return not_alike(
-                "above two tiers pinned messages are hashed on their way down; route by spray, or \
-                 simulate at most 1,024 ranks",
+                "with more than two tiers, pinned messages are hashed on their way down; route by \
+                 spray, or simulate at most 1,024 ranks",
             );
         }
         if network.failed() > 0 || !network.is_even() {

@@ -36,7 +36,7 @@ struct Cursor {
     whole: usize,
     recvs: Vec<Rank>,
     sends: Vec<Rank>,
-    /// Peer that the strand waits for: for a message if the flag is true, else for a free slot.
+    /// Peer whose message (if the flag is true) or free slot (if it is false) the strand waits for.
     waits: Option<(Rank, bool)>,
 }
 

@@ -6,7 +6,7 @@
 //! admission. More ranks, or any number of ranks with [`RunParams::lean`], use lean machines and
 //! counters that do the same.
 //!
-//! A message is sent when its slot has a credit, becomes flows when the rank's NICs have room, and
+//! A message is sent when its link has a credit, becomes flows when the rank's NICs have room, and
 //! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
 //! as it consumes messages. Within a host, a rank's messages go one after another. Reductions and
 //! copies take time in proportion to their bytes, if [`RunParams::fold_bytes_per_s`] is finite.

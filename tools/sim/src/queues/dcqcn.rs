@@ -52,8 +52,8 @@ pub struct Dcqcn {
     /// Additive increase of each round after fast recovery, before hyper increase, in bytes per
     /// second: R_AI.
     pub increase_bytes_per_s: f64,
-    /// Hyper increase, in bytes per second, per round that both timer and counter have had since
-    /// fast recovery: R_HAI.
+    /// Hyper increase, in bytes per second, for each round that both the timer and the counter have
+    /// completed since fast recovery: R_HAI.
     pub hyper_bytes_per_s: f64,
 }
 
@@ -143,7 +143,7 @@ impl Notices {
         Notices { told_s: f64::NEG_INFINITY, is_marked: false }
     }
 
-    /// Records the arrival of `packets` packets; the part `marked` of them is marked. Returns
+    /// Records the arrival of `packets` packets, of which the fraction `marked` is marked. Returns
     /// whether the sender is notified now: at the first mark, then at most once per `notice_s`.
     pub(super) fn arrive(
         &mut self,

@@ -42,7 +42,7 @@ pub enum Transport {
     /// Rate control by senders, in reaction to marks of switches.
     Dcqcn(Dcqcn),
     /// Admission by receivers: a sender has at most its credits in flight to a receiver. A credit
-    /// returns `credit_s` after its slot was filled.
+    /// returns to the sender with a delay of `credit_s` after its slot was filled.
     Admission {
         /// Slots, channels and budget of every receiver.
         slots: admission::Config,
@@ -104,8 +104,8 @@ pub struct Outcome {
     pub watched: Vec<Vec<(f64, f64)>>,
 }
 
-/// Bytes of a packet. A flow is done when at most this many, and at most 1 % of its bytes, are
-/// missing.
+/// Bytes of a packet. A flow is done when its missing bytes are at most one packet, and at most 1 %
+/// of the flow.
 const PACKET_BYTES: f64 = 4096.0;
 /// Largest number of points of a watched queue that are kept.
 const POINTS: usize = 400;

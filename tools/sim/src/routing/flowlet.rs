@@ -1,6 +1,6 @@
-//! Flowlet switching: the first switch gives a flow its least busy uplink when the flow begins, and
-//! again after each pause of the flow. Packets stay in order if the pause is longer than the
-//! difference between the paths' latencies.
+//! Flowlet switching: the first switch chooses the least busy of its uplinks for a flow, when the
+//! flow begins and again after each pause of the flow. Packets stay in order if the pause is longer
+//! than the difference between the paths' latencies.
 
 use std::collections::BTreeMap;
 

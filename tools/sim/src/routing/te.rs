@@ -195,9 +195,9 @@ impl<'a> Engine<'a> {
     }
 
     /// Returns the path with the most room for a demand, over spine `spine` if one is given, else
-    /// over any spine. The number is the room that the demand would leave on the path's fullest
-    /// link, as a part of that link's capacity. The search uses Dijkstra's rule for the widest
-    /// path, level by level: all shortest paths have the same levels.
+    /// over any spine. The returned number is the room that the demand would leave on the path's
+    /// fullest link, as a part of that link's capacity. The search uses Dijkstra's rule for the
+    /// widest path, level by level: all shortest paths have the same levels.
     fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
         let demand = self.demands[index];
         let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };

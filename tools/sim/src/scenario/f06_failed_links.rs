@@ -59,7 +59,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let what =
             |how: &str| format!("time of TE over that of E-ECMP, {failed} uplinks failed, {how}");
         // Variant `all`: TE also places the demands for which no path has room.
-        let placed = what("the rest placed all the same");
+        let placed = what("the rest placed beyond the capacity");
         match failed {
             0 => findings.expect(placed, Unit::Ratio, of_hashed(3), Expected::AtMost(1.0)),
             _ if failed == most => {
@@ -85,9 +85,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         "TE places the traffic of a source and a destination whole (its rules know no queue pair, \
          §5.4.2). Where more is demanded than the uplinks carry, two such flows meet on one of \
          them, while E-ECMP spreads all queue pairs over all: TE is overtaken if it also places \
-         demands without room, or sends them by a hash of addresses and ports (ECMP). It is not \
-         if E-ECMP carries these demands, as the paper deployed in the end (§5.5.3). The paper \
-         does not say which variant it simulated.",
+         demands without room, or sends them by a hash of addresses and ports (ECMP). TE is not \
+         overtaken if E-ECMP carries these demands, as the paper deployed in the end (§5.5.3). The \
+         paper does not say which variant it simulated.",
     );
     Ok(findings)
 }

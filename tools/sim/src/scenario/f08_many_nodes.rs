@@ -20,7 +20,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
              all_reduce and all_to_all (§5.5.2, Figure 10)",
     parameters: &[
         Parameter { name: "hosts", value: 128.0, what: "hosts of eight NICs, two to a rack" },
-        Parameter { name: "uplinks", value: 16.0, what: "uplinks of a rack; rerun with 1/8 more" },
+        Parameter {
+            name: "uplinks",
+            value: 16.0,
+            what: "uplinks of a rack; a second run has 1/8 more",
+        },
         Parameter { name: "ring_pairs", value: 16.0, what: "queue pairs in all_reduce" },
         Parameter { name: "all_pairs", value: 4.0, what: "queue pairs in all_to_all" },
         Parameter { name: "peers", value: 1023.0, what: "peers that a rank sends to at a time" },
@@ -92,10 +96,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     }
     findings.figures.push(figure);
     findings.say(
-        "The time in which nothing crosses is that of F7's benchmark, where TE uses 80 % of the \
-         links. Queue pairs are 16 and 4 for each source and destination (§5.3.3). The gain \
-         depends on how much the uplinks have to spare: with an eighth more of them hashing has \
-         room enough. With few peers at a time (peers=4) TE loses in all_to_all: its paths \
+        "The time in which nothing crosses the network is that of F7's benchmark, where TE uses 80 \
+         % of the links. Queue pairs are 16 and 4 for each source and destination (§5.3.3). The \
+         gain depends on how much the uplinks have to spare: with an eighth more of them hashing \
+         has room enough. With few peers at a time (peers=4) TE loses in all_to_all: its paths \
          share the load evenly only on average over time.",
     );
     Ok(findings)

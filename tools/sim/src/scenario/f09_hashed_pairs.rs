@@ -15,9 +15,9 @@ use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f9",
-    title: "all_reduce with queue pairs that are hashed, over plain ECMP",
-    source: "E-ECMP with queue pair scaling makes all_reduce up to 40 % faster than ECMP without \
-             (§5.3.2, Figure 7)",
+    title: "all_reduce with queue pairs that are hashed, compared with plain ECMP",
+    source: "E-ECMP with queue pair scaling makes all_reduce up to 40 % faster than ECMP \
+             without scaling (§5.3.2, Figure 7)",
     parameters: &[
         Parameter { name: "hosts", value: 16.0, what: "hosts of the job, of eight NICs each" },
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack of 16 NICs" },

@@ -48,7 +48,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         for seed in setting.trials() {
             parts.extend(parts_of_roofline(&network, scheme, seed)?);
         }
-        findings.note(format!("phase {name}: mean of the roofline"), Unit::Part, mean(&parts));
+        findings.note(format!("phase {name}: mean part of the roofline"), Unit::Part, mean(&parts));
         means.push(mean(&parts));
         lows.push(quantile(&parts, 0.05));
     }

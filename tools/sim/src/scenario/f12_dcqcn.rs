@@ -14,7 +14,7 @@ use crate::streams::{Stream, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f12",
-    title: "an all_to_all under DCQCN with strict and with relaxed marking, and without",
+    title: "an all_to_all with DCQCN (strict, default and relaxed marking), and without DCQCN",
     source: "at 200G, with DCQCN's defaults, stricter ECN thresholds were meant to reduce pauses \
              and made completion worse than the baseline (Figure 12); tuned further it completes \
              up to 3 % faster, with more pauses: marking was relaxed (§6.3.1, Figure 13)",
@@ -140,7 +140,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let mut findings = Findings::default();
     for Case { name, time, paused_s, alpha } in &cases {
         findings.note(format!("time over roofline, {name}"), Unit::Ratio, *time);
-        findings.note(format!("links paused, together, {name}"), Unit::Seconds, *paused_s);
+        findings.note(format!("time paused, sum over links, {name}"), Unit::Seconds, *paused_s);
         if *name != "none" {
             findings.note(format!("alpha at the start of a call, {name}"), Unit::Part, *alpha);
         }
@@ -165,7 +165,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         "Calls follow one another over the same queue pairs, and each call begins with the alpha \
          that earlier calls left. A job computes far longer than the few milliseconds of a call \
          (§5.1), here 10 ms, so alpha has nearly decayed, and senders do not halve their rate at \
-         the first notice, as they would with the source's initial alpha. Of four seeds relaxed \
+         the first notice, as they would with the source's initial alpha. Over four seeds, relaxed \
          marking is 8.6 % ± 1.5 % faster with idle_ms=5, and 0.9 % ± 0.6 % with 20 ms. The paper's \
          thresholds and pauses between calls are not published.",
     );

@@ -14,8 +14,8 @@ use crate::streams::RunParams;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f14",
     title: "messages split over queue pairs, or in turn",
-    source: "splitting makes more and smaller messages, and more acknowledgements; for NCCL's \
-             message sizes in production messages in turn did well (§5.3.4)",
+    source: "splitting makes more and smaller messages, and more acknowledgements; with the \
+             message sizes of NCCL in production, sending messages in turn did well (§5.3.4)",
     parameters: &[
         Parameter { name: "pairs", value: 16.0, what: "queue pairs" },
         Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack of 16 NICs" },
@@ -77,8 +77,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.say(
         "The difference is the bytes of requests on the wire (none with request=0). The load that \
          requests put on NICs is not simulated. With few messages under way (in_flight=4), long \
-         messages are faster split. The number of requests follows from the definition of \
-         splitting.",
+         messages are faster if they are split. The number of requests follows from the definition \
+         of splitting.",
     );
     Ok(findings)
 }

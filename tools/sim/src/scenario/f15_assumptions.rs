@@ -14,7 +14,7 @@ use crate::streams::roofline_s;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f15",
-    title: "defaults for a round trip below 10 µs and adaptive routing, without either",
+    title: "defaults that assume short round trips and adaptive routing, on a network with neither",
     source: "NCCL's defaults assumed round trips below 10 µs and adaptive routing; tuning library \
              and network together gave more than twice the performance (§7.1, Figure 15)",
     parameters: &[

@@ -1,4 +1,4 @@
-//! F16: a job over two zones that are joined 1:7.
+//! F16: a job over two zones, oversubscribed 1:7 between them.
 
 use ccl_core::types::Collective;
 use ccl_plot::Figure;
@@ -14,10 +14,11 @@ use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f16",
-    title: "all_reduce of a job on two zones that are joined 1:7",
+    title: "all_reduce of a job on two zones, oversubscribed 1:7 between them",
     source: "spine switches have a seventh of their bandwidth upwards, so that the scheduler keeps \
-             traffic within zones (§4.2): a ring whose every step crosses gets a seventh at most; \
-             a hierarchical algorithm takes as many times fewer bytes across as a host has ranks",
+             traffic within zones (§4.2): a ring whose every step crosses zones gets a seventh at \
+             most; a hierarchical algorithm sends fewer bytes between zones, by a factor of the \
+             ranks per host",
     parameters: &[
         Parameter { name: "racks", value: 14.0, what: "racks of two hosts in each zone" },
         Parameter { name: "over", value: 7.0, what: "oversubscription of the third tier" },

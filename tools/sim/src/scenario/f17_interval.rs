@@ -48,9 +48,19 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let again = speed(&cut, &Te::place(&cut, &demands)?)?;
     let mut findings = Findings::default();
     findings.note("from the failure to new paths", Unit::Seconds, known_s - fails_s);
-    findings.expect("of the roofline before", Unit::Part, good, Expected::About(1.0));
-    findings.note("of the roofline until then", Unit::Part, bad);
-    findings.expect("of the roofline afterwards", Unit::Part, again, Expected::About(1.0));
+    findings.expect(
+        "part of the roofline before the failure",
+        Unit::Part,
+        good,
+        Expected::About(1.0),
+    );
+    findings.note("part of the roofline until the new paths", Unit::Part, bad);
+    findings.expect(
+        "part of the roofline on the new paths",
+        Unit::Part,
+        again,
+        Expected::About(1.0),
+    );
     let points = vec![
         (0.0, good),
         (fails_s, good),

@@ -14,9 +14,9 @@ use crate::streams::Stream;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "incast",
-    title: "many senders to one receiver, or to one that is slow, and a bystander",
-    source: "pauses spread hop by hop and hold up flows to other places (head-of-line blocking, \
-             §6.3); what receivers admit is limited instead (§6.3.2)",
+    title: "many senders to one receiver, which may be slow, and a bystander",
+    source: "pauses spread hop by hop and hold up flows to other receivers (head-of-line \
+             blocking, §6.3); instead, receivers limit what they admit (§6.3.2)",
     parameters: &[
         Parameter { name: "senders", value: 15.0, what: "senders in another rack" },
         Parameter { name: "mib", value: 8.0, what: "MiB that each sender sends" },
@@ -39,7 +39,8 @@ fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     let group = if group < *hosts { group.max(1) } else { 1 };
     let first = (hosts - 1) / group * group * ranks_per_host;
     if first < 2 || network.ranks() - first < 2 {
-        let remedy = "give more: at least two groups, with two ranks in the last and two before it";
+        let remedy = "give more: at least two groups of hosts, with two ranks in the last group \
+                      and two in the groups before it";
         return Err(SimError::number("the number of hosts", *hosts, remedy));
     }
     let [receiver, beside] = [first, first + 1].map(|rank| network.port(rank));
@@ -91,11 +92,15 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let outcome = crate::queues::run(&network, &flows, &params)?;
         let bystander = outcome.ends_s.last().copied().unwrap_or(0.0) / ideal_s;
         findings.note(format!("{name}: time of all"), Unit::Seconds, outcome.time_s);
-        findings.note(format!("{name}: bystander over alone"), Unit::Ratio, bystander);
+        findings.note(
+            format!("{name}: time of the bystander, over its time alone"),
+            Unit::Ratio,
+            bystander,
+        );
         let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
         findings.note(format!("{name}: longest queue"), Unit::Bytes, most);
         let paused_s = outcome.paused_s.iter().sum::<f64>();
-        findings.note(format!("{name}: links paused, together"), Unit::Seconds, paused_s);
+        findings.note(format!("{name}: time paused, sum over links"), Unit::Seconds, paused_s);
         late.push(bystander);
         paused.push(paused_s);
         queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());

@@ -28,7 +28,7 @@ pub const PARAMETERS: &[Parameter] = &[
 const TITLE: &str = "recorded traffic, replayed";
 /// Largest number of points in a line of the figure.
 const POINTS: usize = 400;
-/// Largest number of messages of an interval: so many take minutes to simulate.
+/// Largest number of messages of an interval; simulating that many takes minutes.
 const MESSAGES_MAX: f64 = 50e6;
 
 /// Replays traffic over the network of `ask`. Ranks fill hosts, and send by the NICs nearest to

@@ -26,7 +26,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
             value: 0.0,
             what: "0: all_reduce hierarchical, 1: all_reduce ring, 2: all_to_all direct",
         },
-        Parameter { name: "kib", value: 32.0, what: "KiB of a rank's buffer for each rank" },
+        Parameter {
+            name: "kib",
+            value: 32.0,
+            what: "KiB in the buffer for each rank: a buffer has this times the ranks",
+        },
         Parameter { name: "channels", value: 1.0, what: "channels" },
         Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
         Parameter { name: "under_way", value: 4.0, what: "slots in flight from a NIC" },
@@ -84,6 +88,6 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         );
     }
     findings.note("messages simulated", Unit::Count, outcome.messages as f64);
-    findings.note("times that rates were computed", Unit::Count, outcome.settled as f64);
+    findings.note("computations of the rates", Unit::Count, outcome.settled as f64);
     Ok(findings)
 }

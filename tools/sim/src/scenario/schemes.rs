@@ -82,7 +82,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             let (part, ratio, spread) = reached(setting, network, scheme)?;
             findings.note(format!("{name}, {state}: of the roofline"), Unit::Part, part);
             findings.note(format!("{name}, {state}: MMR of bytes"), Unit::Ratio, ratio);
-            let what = format!("{name}, {state}: most less least used uplink");
+            let what = format!("{name}, {state}: most used minus least used uplink");
             findings.note(what, Unit::Part, spread);
             bars.push(part);
             ratios.push(ratio);

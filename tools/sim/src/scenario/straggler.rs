@@ -82,7 +82,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let what = format!("{algorithm}: time that a late rank costs, as part of its delay");
         let cost = (times[1] - times[0]) / late_s.max(1e-12);
         findings.expect(what, Unit::Part, cost, Expected::Between(0.0, 1.0));
-        let what = format!("{algorithm}: time with a slow host, over that without");
+        let what = format!("{algorithm}: time with a slow host, over the time without it");
         let slowness = Expected::Between(1.0, setting.number("slowness").max(1.0));
         findings.expect(what, Unit::Ratio, times[2] / times[0], slowness);
         figure = figure.with_bars(algorithm, &times);

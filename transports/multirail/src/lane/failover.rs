@@ -99,7 +99,8 @@ impl RailsLane {
         }
         if fate.missing > 0 {
             let text = format!(
-                "rail {} has failed ({}): {} puts that its device reported done have not arrived",
+                "rail {} has failed ({}): {} puts that its device reported as done have not \
+                 arrived",
                 fate.rail,
                 failure.as_deref().unwrap_or("reason unknown"),
                 fate.missing

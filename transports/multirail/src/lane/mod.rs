@@ -60,7 +60,7 @@ pub(crate) struct RailsLane {
     /// Errors of failed lanes.
     broken: Vec<Option<TransportError>>,
     memory: MemoryTable<LocalKeys, Theirs>,
-    /// Links by number; none where detached. Numbers are not used again.
+    /// Links by number; none for a detached link. Numbers are not used again.
     links: Vec<Option<Link>>,
     below: Vec<Event>,
     /// Rails that peers have closed, by link.

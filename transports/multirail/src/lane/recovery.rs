@@ -129,7 +129,7 @@ impl RailsLane {
         let Some(Some(link)) = self.links.get(number) else { return };
         let Some(device_listeners) = &link.device_listeners else { return };
         let mut device_listeners = lock(device_listeners);
-        // `RailsListener::poll` also pumps, and returns the error.
+        // The error is ignored here: `RailsListener::poll` also pumps, and returns it.
         let _ = device_listeners.pump(now);
         let returned = device_listeners.take_returned(&link.id);
         drop(device_listeners);

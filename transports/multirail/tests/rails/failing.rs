@@ -397,8 +397,8 @@ fn immediates_may_be_reused_after_enough_others() {
     }
 }
 
-/// A dying device may lose puts that it has acknowledged but whose arrival nobody has read. Such a
-/// loss ends the link with an error.
+/// A dying device may lose puts that it has acknowledged, if their arrival has not been read from
+/// the device. Such a loss ends the link with an error.
 #[test]
 fn a_device_that_dies_silently_is_dropped_or_ends_the_link() {
     let (mut went_on, mut named) = (0, 0);

@@ -134,7 +134,7 @@ pub unsafe fn fi_endpoint(
 ///
 /// # Safety
 ///
-/// The endpoint is enabled, and `address` has that much room.
+/// The endpoint is enabled, and `address` has as much room as `bytes` says.
 pub unsafe fn fi_getname(endpoint: *mut fid_ep, address: *mut c_void, bytes: *mut size_t) -> c_int {
     call!((*endpoint).cm, getname(&raw mut (*endpoint).fid, address, bytes))
 }

@@ -253,7 +253,7 @@ pub struct fi_ops_eq {
     pub strerror: *mut c_void,
 }
 
-/// Event queue: events of objects other than requests.
+/// Event queue: holds events of objects, but no completions of requests.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_eq {

@@ -12,7 +12,7 @@ use ccl_transport_ofi::{OfiTransport, Options};
 use crate::mending::{Side, exchange, join_again, joined, joined_over, until};
 use crate::soft::Soft;
 
-/// Bytes of each side's memory: a put of all of them is several messages, or many packets.
+/// Bytes of each side's memory. A put of all of them takes several messages, or many packets.
 const BYTES: usize = 600_000;
 
 /// Returns the limits of three providers: one writes, one sends messages, and one writes only to
@@ -133,7 +133,7 @@ fn control_puts_overtake_waiting_data() {
         let transport = OfiTransport::over(functions(), "efa", options);
         let ids = each.each_ref().map(|provider| DeviceId(provider.device()));
         let (sides, _proxy) = joined_over(&transport, ids.each_ref(), BYTES);
-        // Rebound, to be dropped before the proxy.
+        // Declared after the proxy, so that the sides are dropped before the proxy.
         let mut sides = sides;
         exchange(&mut sides, 1);
         for id in 0..2 {
@@ -174,7 +174,7 @@ fn a_peer_that_has_not_answered_is_written_to_once() {
 
 /// Packets of the provider itself fail when a peer has ended. Their failure loses no link.
 #[test]
-fn a_packet_of_the_providers_own_that_fails_loses_no_link() {
+fn a_failed_packet_of_the_provider_itself_loses_no_link() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
     exchange(&mut sides, 1);
     let (endpoints, _) = provider.in_use();

@@ -245,7 +245,7 @@ fn memory_that_both_sides_have_dropped_is_gone() {
     for round in 0..400 {
         let (memory, key) = a.device.allocate(4096).unwrap();
         let remote = a.lane.share(a.endpoint, key).unwrap();
-        // The peer has not mapped the memory, or even read its socket.
+        // The peer has neither mapped the memory nor read its socket.
         a.device.deregister(key).unwrap();
         usage(a.lane.share(a.endpoint, key));
         let mapped = b.lane.map(b.endpoint, &remote).unwrap();

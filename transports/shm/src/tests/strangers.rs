@@ -180,7 +180,7 @@ fn an_old_proof_proves_nothing() {
     assert_eq!(listener.rejected(), 5);
 }
 
-/// Returns the error of a connecting side whose hello a listener answers with `answer`.
+/// Returns the error that a connecting side gets if a listener answers its hello with `answer`.
 fn answered(answer: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> String {
     let device = ShmDevice::open().unwrap();
     let name = address::Name(crate::handshake::random().unwrap());

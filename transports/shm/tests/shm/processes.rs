@@ -31,7 +31,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-/// Prints a line for the parent, marked to tell it from the output of the test framework.
+/// Prints a line for the parent. The `@` distinguishes it from output of the test framework.
 fn tell(text: &str) {
     println!("\n@{text}");
 }
@@ -312,7 +312,7 @@ fn forked(does: impl FnOnce()) -> String {
     let child = unsafe { libc::fork() };
     if child == 0 {
         does();
-        // SAFETY: ends the process without running anything of the parent's.
+        // SAFETY: ends the process, and runs no exit handlers of the parent.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;

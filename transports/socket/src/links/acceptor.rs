@@ -16,7 +16,7 @@ use crate::shake::Setup;
 
 /// Largest number of replacement connections that wait for their links to take them.
 const RESUMED_MAX: usize = 1024;
-/// Shortest interval between two polls of the gate by links, for all links together.
+/// Shortest interval between two polls of the gate by links. All links of a listener share it.
 const PUMP_EVERY: Duration = Duration::from_millis(1);
 
 /// A link whose connections have not all arrived yet.

@@ -1,4 +1,4 @@
-//! A connection that broke, until the peer has resumed on another one.
+//! A broken connection, until the peer has resumed on a new connection.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ impl Break {
         match polled {
             Ok(None) => Ok(None),
             Ok(Some((_, connection))) => {
-                // The break may outlast this connection, too.
+                // If this connection breaks before the break ends, a new dialler is needed.
                 self.dialler = None;
                 Ok(Some(connection))
             }

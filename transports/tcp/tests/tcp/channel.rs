@@ -97,7 +97,7 @@ fn a_proxy_that_decrypts_is_detected_by_both_sides() {
     let thread = std::thread::spawn(move || intercept(between.accept().unwrap().0, far));
     let error = refused(&way, listener, true);
     assert!(matches!(error, TransportError::Refused { .. }), "{error:?}");
-    assert!(error.to_string().contains("somebody between the two decrypts"), "{error}");
+    assert!(error.to_string().contains("somebody between the two processes"), "{error}");
     assert_eq!(thread.join().unwrap(), 64, "bytes that the proxy decrypted");
 }
 

@@ -300,8 +300,9 @@ fn is_given_up_in_time(tls: bool) {
 /// cannot be reached. The other side does not report it as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
-    // The first limit, for a peer that cannot be reached, is longer than the pause between polls
-    // (`AWAY` in `ccl_socket`) after which the connecting side measures the limit anew.
+    // The first limit is for a peer that cannot be reached. It is longer than `AWAY` in
+    // `ccl_socket`: after a pause of that length between polls, the connecting side measures the
+    // limit anew.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));
@@ -358,8 +359,8 @@ fn a_lane_is_not_drained_while_a_break_may_have_lost_a_put() {
     }
 }
 
-/// The accepting side gives one of two links up while that link's connection is broken. Polls of
-/// the other link still accept the new connection, but the link does not come back.
+/// The accepting side gives up the first of two links while that link's connection is broken. Polls
+/// of the second link still accept the new connection, but the first link does not come back.
 #[test]
 fn a_link_that_the_other_side_has_given_up_does_not_come_back() {
     let within = Duration::from_millis(500);

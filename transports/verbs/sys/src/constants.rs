@@ -55,7 +55,8 @@ pub const IBV_WC_WITH_IMM: c_uint = 1 << 1;
 pub type ibv_wr_opcode = c_uint;
 /// Write to the peer's memory.
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
-/// Write to the peer's memory that completes a receive request of the peer with the immediate.
+/// Write to the peer's memory that also completes a receive request of the peer; the completion
+/// carries the immediate.
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 
 /// Flag of a request for which a completion is reported even if it succeeds.

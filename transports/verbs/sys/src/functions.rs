@@ -43,8 +43,8 @@ fn load() -> Result<Functions, LoadError> {
     let functions = Functions::of(&library);
     std::mem::forget(library);
     // Programs fork to load data or to run a command. Before Linux 5.12, a write to a registered
-    // page after a fork gives the writer a copy, while the device keeps the old page. A failure is
-    // ignored: there is no alternative.
+    // page after a fork gives the writer a copy, while the device keeps the old page. This call
+    // prevents that. Its failure is ignored: there is no alternative.
     let _ = functions.as_ref().map(|functions| {
         // SAFETY: nothing is registered yet.
         unsafe { (functions.fork_init)() }

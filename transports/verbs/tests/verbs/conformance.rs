@@ -64,7 +64,7 @@ impl Fixture for Verbs {
 
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         let at = first_location(address).unwrap();
-        // The listener may drop the stranger while it still writes.
+        // The listener may drop the stranger while the stranger still writes.
         let _ = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap().write_all(bytes);
         true
     }

@@ -89,8 +89,8 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
         // A side writes only after it has read, on the side connection, that the peer's queue pairs
-        // are connected. Data may overtake this message, so a put that arrives shows only that its
-        // sender has read the receiver's message. So each side sends a put.
+        // are connected. A put that arrives proves this only for its sender: the receiver may not
+        // have read the sender's message yet, since data may overtake it. So each side sends a put.
         let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
         for (end, put) in ends.iter_mut().zip(puts) {
             end.lane.post(ccl_clock::now(), &[put]).unwrap();

@@ -74,7 +74,7 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     assert!(come == pattern);
     assert_eq!(carried(&ends, 8), [(1, BYTES as u64 / 4); 4]);
     go_on(&mut ends, |[one, _]| one.events == [Event::Done { id: 7 }]);
-    // A put of less than two chunks stays whole; one of less than three is cut in two.
+    // A put of less than two chunks stays whole; a put of less than three chunks is cut in two.
     ends.iter_mut().for_each(|end| end.events.clear());
     let puts = [(64 << 10) + 1, (128 << 10) + 1].map(|bytes| ends[0].put(0, bytes, Some(1)));
     one_by_one(&mut ends, &puts);
@@ -185,7 +185,8 @@ fn no_more_puts_are_under_way_than_the_current_rule_allows() {
     }
 }
 
-/// A call may use only one of many queue pairs, so each has room for more than an equal share.
+/// Each of the queue pairs has room for at least a quarter of the link's writes, since a call may
+/// use only one of them.
 #[test]
 fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let mut ends = joined(&options("qps=16"));
@@ -194,7 +195,7 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let endpoint = ends[0].endpoint;
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
-    // Polls by tests that run in parallel may already have carried some puts.
+    // A poll of any device carries puts, so parallel tests may already have carried some.
     assert!(ends[0].soft.under_way() > 8 * 4096, "only {} bytes", ends[0].soft.under_way());
     await_all(&mut ends, puts.len());
 }
@@ -210,7 +211,7 @@ fn the_bytes_under_way_at_a_port_stay_within_its_budget() {
         let puts: Vec<_> =
             (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
         assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 12);
-        // Polls by tests that run in parallel may already have carried some puts.
+        // A poll of any device carries puts, so parallel tests may already have carried some.
         let mut most = ends[0].soft.under_way();
         go_on(&mut ends, |[one, other]| {
             most = most.max(one.soft.under_way());

@@ -1,5 +1,6 @@
 //! Comparison of ferroccl over libfabric with a bare loop of `fi_writedata` on the same provider
-//! and version (one-way latency, and a stream in one direction), and of its all_reduce with MPI's.
+//! and version, by one-way latency and by a stream in one direction. With the newest version,
+//! ferroccl's all_reduce is also compared with that of MPICH and of Intel MPI.
 
 mod beside;
 

@@ -145,7 +145,7 @@ fn one_of_two_sees_the_other(fenced: bool) {
 }
 
 #[test]
-fn of_two_that_show_and_then_look_one_sees_the_other_thanks_to_a_fence() {
+fn with_a_fence_one_of_two_publishers_sees_the_other() {
     one_of_two_sees_the_other(true);
     assert!(needs("none", || one_of_two_sees_the_other(false)), "the fence is needed");
 }
@@ -241,7 +241,7 @@ fn a_ring_that_found_the_owner_asleep_wakes_it() {
 }
 
 #[test]
-fn behind_a_fence_no_ring_is_missed() {
+fn no_ring_after_a_fence_is_missed() {
     fenced();
 }
 
@@ -250,7 +250,7 @@ fn doorbells_need_each_ordering() {
     for name in ["ring", "announce"] {
         assert!(needs(name, rung), "{name}");
     }
-    assert!(needs("announce", fenced), "announce, against a ring behind a fence");
+    assert!(needs("announce", fenced), "announce, against a ring after a fence");
     assert!(needs("none", || loom::model(|| panic!())), "a failed model is seen");
 }
 

@@ -64,7 +64,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "wire_rate",
-        asks: "What do links carry at this busbw: if switches reduce, or if hosts reduce first?",
+        asks: "Which rate of the links gives this busbw: if switches reduce, or if ranks first \
+               reduce within each host?",
         formula: "by switches b (N + 1) / (2 (N - 1)); hierarchical b (M - 1) / (N - 1)",
         source: ENGINEERING,
         inputs: &[BUSBW, RANKS, else_takes(NODES, 1.0)],

@@ -123,10 +123,10 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     let group = refused(|job| job.lists[1][1].what = collective(Collective::AllReduce, 2, 512));
     assert!(group.contains("call 0 of group 2: t.3.et, node 1 is all_gather"), "{group}");
     let less = refused(|job| cut(job, 3));
-    assert!(less.contains("t.3.et has 3 calls of a group, but t.0.et, node 4 is"), "{less}");
-    assert!(less.contains("a further call of that group, barrier"), "{less}");
+    assert!(less.contains("t.3.et has only 3 calls of a group, but t.0.et, node 4 is"), "{less}");
+    assert!(less.contains("a further call of that group (barrier"), "{less}");
     let first = refused(|job| cut(job, 0));
-    assert!(first.contains("t.0.et has 3 calls of a group, but t.1.et, node 4 is"), "{first}");
+    assert!(first.contains("t.0.et has only 3 calls of a group, but t.1.et, node 4 is"), "{first}");
     let root = refused(|job| {
         let Action::Collective { root, .. } = &mut job.lists[3][2].what else { panic!() };
         *root = 0;
@@ -155,7 +155,7 @@ fn missing_files_are_named() {
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
-    // Two facts reveal the lost rank: it is in a group, and each file has the number of ranks.
+    // Two facts reveal the lost rank: a group has it, and each file has the job's rank count.
     assert!(error.contains("has rank 3") || error.contains("is from a job of 4 ranks"), "{error}");
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
