@@ -123,7 +123,9 @@ pub enum BootstrapError {
         reason: String,
     },
     /// The rank or the number of ranks is out of range.
-    #[error("rank {rank} of {ranks}: there must be 1 to {RANKS_MAX} ranks, counted from 0")]
+    #[error(
+        "rank {rank} of {ranks} is invalid: there can be 1 to {RANKS_MAX} ranks, numbered from 0"
+    )]
     RankOutOfRange {
         /// This rank.
         rank: Rank,

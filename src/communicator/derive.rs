@@ -191,8 +191,9 @@ impl Communicator {
 
     /// Returns an invitation for `added` newcomers. All ranks make the same call. Then the members
     /// call [`Communicator::grow`], and each newcomer calls [`Communicator::join`] with the
-    /// invitation's id, one of the new ranks and the invitation's number of ranks (or is started
-    /// with `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`).
+    /// invitation's id, its own rank (one of the numbers after the members' ranks) and the
+    /// invitation's number of ranks (or is started with `FERROCCL_COMM_ID`, `FERROCCL_RANK` and
+    /// `FERROCCL_RANKS`).
     ///
     /// The newcomers must be able to reach rank 0 as the members do: if the members met at a
     /// loopback address, only newcomers on the same host can join.

@@ -22,7 +22,10 @@ pub(crate) const POINTS: &[Point] = &[
     },
     Point { name: "the loss of a connection is reported", check: dropped },
     Point { name: "the loss of an endpoint leaves other endpoints unharmed", check: others },
-    Point { name: "memory is deregistered while nothing uses it", check: given_back },
+    Point {
+        name: "unused memory can be deregistered, and then not be put from",
+        check: given_back,
+    },
     Point {
         name: "a put under way writes nothing to memory after its deregistration",
         check: withdrawn,
@@ -99,7 +102,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
 }
 
 /// Checks that all puts of a leaving side arrive, even if this side has not read the peer's puts,
-/// and the peer goes on putting after this side has left.
+/// and even if the peer posts more puts after this side has left.
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
@@ -155,7 +158,7 @@ fn death(fixture: &dyn Fixture) -> Outcome {
     })?;
     let put = pair.ends[0].put(8, Some(1), 1);
     let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
-    posted.map_err(failed("posting to a dead peer, which must not fail"))?;
+    posted.map_err(failed("posting to a dead peer must not fail, but did"))?;
     pair.settle(fixture)?;
     ensure!(pair.ends[0].lost() == 1, "the loss is reported {} times", pair.ends[0].lost());
     PASSED

@@ -13,7 +13,10 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links deliver each message once, in order", check: carry },
-    Point { name: "a link keeps a message that comes before its sender's offer", check: early },
+    Point {
+        name: "a link keeps a message that comes before it knows the sender's slots",
+        check: early,
+    },
     Point { name: "message links connect on first use", check: on_demand },
     Point { name: "message links count the time that they wait for credits", check: waits },
     Point { name: "claim: a message is placed where its CTS says", check: transfers },
@@ -54,8 +57,8 @@ fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Stri
     Ok(all)
 }
 
-/// Drops both sides at the same time, as ranks do, and returns `PASSED`. If only one side left, it
-/// would wait for an answer of the other side.
+/// Drops both sides at the same time, as ranks do, and returns `PASSED`. A side that is
+/// dropped alone would wait for an answer from the other side.
 fn leave(all: [MessageLinks; 2]) -> Outcome {
     std::thread::scope(|scope| {
         for side in all {
@@ -75,7 +78,8 @@ fn carry(fixture: &dyn Fixture) -> Outcome {
     carry_over(fixture, pair(fixture, CONFIG)?)
 }
 
-/// Checks that side 0 keeps a message that comes before side 0 imports the offer of side 1.
+/// Checks that side 0 keeps a message that comes before side 0 imports the offer of side 1 (the
+/// description of its slots).
 fn early(fixture: &dyn Fixture) -> Outcome {
     let mut all = apart(fixture, CONFIG)?;
     let [accepted, connected] = join(fixture, b"early")?;
@@ -288,7 +292,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             ensure!(head == (bytes, taken), "message {taken} is {head:?}");
             let is_there = receiver.received(receiving).addr() == into + at;
             let is_wanted = taken % 5 > 0 && taken % 7 != 3;
-            ensure!(!is_there || is_wanted, "no CTS named the memory of message {taken}");
+            ensure!(!is_there || is_wanted, "message {taken} was placed without a matching CTS");
             let mut seen = vec![0; bytes];
             memory[1].read(at, &mut seen).map_err(failed("reading"))?;
             ensure!(!is_there || seen == text[at..at + bytes], "message {taken} has wrong bytes");

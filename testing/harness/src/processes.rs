@@ -1,4 +1,5 @@
-//! Ranks as processes: each process runs this test binary again, with one named case as one rank.
+//! Ranks as processes: each process is one rank, and runs one case, by its name, of this test
+//! binary.
 
 use ferroccl::Error;
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,5 +1,5 @@
-//! Handle of a listener: the 128 bytes that NCCL carries to the connecting rank, and the hello that
-//! this rank sends first.
+//! Handle of a listener (the 128 bytes that NCCL carries to the connecting rank), and the hello,
+//! which the connecting rank sends first.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

@@ -1,6 +1,6 @@
 //! Network plugin for NCCL in the manner of NCCL's socket transport: plain sockets, one for each
-//! communicator. It is not a ferroccl transport: benchmarks use it as a baseline, and the plugin
-//! tester's tests run the tester on it.
+//! communicator. It is not a ferroccl transport: benchmarks use it as a baseline, and the tests of
+//! `ferroccl netcheck` check it.
 //!
 //! # Wire format
 //!

@@ -141,8 +141,8 @@ impl Memory {
 struct Copied {
     own: Region,
     shared: Region,
-    /// Content that the last copy read, in either direction. A byte of a region that differs from
-    /// it has changed and is still to be copied.
+    /// Content of both regions after they were last made equal, in either direction. Where a byte
+    /// of a region differs from this content, it has changed since and is still to be copied.
     common: Vec<u8>,
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct LaneState {
 
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Number of the connection attempt, rank and secret of a peer; `None` if a stranger sent the
+    /// A peer's connection attempt (its number), rank and secret; `None` if a stranger sent the
     /// bytes.
     pub(crate) from: Option<(u64, u32, Secret)>,
     pub(crate) hello: Vec<u8>,

@@ -110,8 +110,8 @@ impl SoftDevice {
         network::lock().fail_next(self.id, Fault { status, arrives: true });
     }
 
-    /// Raises an event. An event of queue pairs makes every queue pair of the device fail, and goes
-    /// to the contexts of these queue pairs; other events go to all open contexts.
+    /// Raises an event. An event that concerns queue pairs makes every queue pair of the device
+    /// fail, and goes to their contexts; other events go to all open contexts.
     pub fn raise(&self, event: ibv_event_type) {
         network::lock().raise(self.id, event);
     }

@@ -5,9 +5,9 @@
 //!
 //! * **mapped**: the slots lie in memory that both sides map ([`mapped`]). The receiver reduces
 //!   straight out of them.
-//! * **message**: the receiver's slots lie behind a lane ([`MessageLinks`]), which puts messages
-//!   into them: TCP, RDMA, the simulator. Here messages can also be sent from the caller's memory
-//!   and received into it (zero copy).
+//! * **message** ([`MessageLinks`]): the receiver's slots lie behind a lane (of TCP, RDMA or the
+//!   simulator, for example), which puts messages into them. Here messages can also be sent from
+//!   the caller's memory and received into it (zero copy).
 //!
 //! [`Links`] holds both kinds and picks one per link. [`ports::CpuPorts`] runs executions over them
 //! with CPU kernels.

@@ -76,8 +76,9 @@ impl CallMemory {
     }
 
     /// Returns the tag of a message of this call: the call's tag, with a hash of the op's whole
-    /// length XORed into its lower half. The hash exposes lengths that differ although the first
-    /// chunks are alike. If the call's tag is 0, returns 0: nothing is compared.
+    /// length XORed into its lower half. So tags differ if the ranks' lengths differ, even if
+    /// their first chunks have the same length. If the call's tag is 0, returns 0: nothing is
+    /// compared.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
         if self.tag == 0 {

@@ -53,8 +53,8 @@ impl RailsDevice {
             written_early: caps.iter().all(|caps| caps.written_early),
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
-            // Open data puts fill three quarters of a rail's window at most. The rest is for
-            // credits and CTS.
+            // Puts of data that are not done may fill three quarters of a rail's window at most.
+            // The rest is for credits and CTS.
             depth_max: depth.min(WINDOW - WINDOW / 4),
             bandwidth_bytes_per_s: caps.iter().map(|caps| caps.bandwidth_bytes_per_s).sum(),
             latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),

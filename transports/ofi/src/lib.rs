@@ -13,9 +13,10 @@
 //! peer, and the key is valid until the peer's link ends.
 //!
 //! Software providers check the key of a write only at its beginning: if the memory is deregistered
-//! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that
-//! cannot write: their provider sends messages instead. The provider `verbs` caches registrations,
-//! so there too the rest of a write may arrive, and its completions may lack the length. In all
+//! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters
+//! without RDMA writes, whose provider sends messages instead. The provider `verbs` caches
+//! registrations, so with this provider, too, the rest of a write may arrive; moreover, completions
+//! of this provider may lack the length. In all
 //! these cases, one endpoint serves all peers of a lane, and a put is one or more messages. Each
 //! message has a head with the token of the link and the destination of its bytes, and the
 //! receiver's lane copies the bytes there (see `messages`).

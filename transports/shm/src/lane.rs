@@ -373,9 +373,9 @@ impl Lane for ShmLane {
         let peer = self.endpoint(endpoint)?;
         let Some(file) = registration.with else {
             return Err(TransportError::Unsupported {
-                what: "share memory that its device has not allocated",
-                reason: "other processes cannot map the memory; share memory that the device's \
-                         allocate() returned",
+                what: "share memory that no allocate() of the device returned",
+                reason: "other processes cannot map such memory; share memory that allocate() \
+                         returned",
             });
         };
         peer.share(key, registration.region.bytes(), &file)

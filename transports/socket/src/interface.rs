@@ -41,8 +41,8 @@ impl Filter {
     }
 
     /// Returns whether the filter takes an interface with this name and address: the filter lists
-    /// it, or, with `^`, does not list it. An empty filter lists nothing:
-    /// [`addresses`] does not apply it.
+    /// it, or, with `^`, does not list it. An empty filter lists nothing, so it
+    /// would take no interface; [`addresses`] therefore ignores an empty filter.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
         let named = self.names.iter().any(|pattern| match self.exact {

@@ -355,8 +355,8 @@ impl Endpoint {
         }
     }
 
-    /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on queue pair
-    /// `at`. `open` is the put's index in `self.open`; none if the write counts as done as soon as
+    /// Prepares, on queue pair `at`, the write of a part of a put: the bytes `range.0..range.1`.
+    /// `open` is the put's index in `self.open`; none if the write counts as done as soon as
     /// it is posted.
     fn write_part(
         &mut self,

@@ -12,15 +12,16 @@ use super::source::Source;
 /// Modules, each with the modules that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Paths in the code of each crate's modules.
+/// Rust paths (such as `crate::b::B`) in the code of each crate's modules.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Modules of each crate, by the folder of its source. Each module has the paths it names.
+    /// Modules of each crate, by the folder of its source. Each module has the Rust paths
+    /// that its code names.
     crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 impl Uses {
-    /// Adds the paths that a file names.
+    /// Adds the Rust paths that the code of the file `path` names.
     pub(super) fn collect(&mut self, path: &str, source: &Source) {
         let Some((folder, module)) = module_of(path) else { return };
         let named = source.paths.iter().filter(|named| !source.is_test(named.line));

@@ -185,8 +185,8 @@ impl<'a> Case<'a> {
                      waits until its messages are sent"
                 ),
                 Some(on) => format!(
-                    "is behind: it has been waiting in {what} for {since} for {}, which has gone \
-                     on: is the path between them broken?",
+                    "is behind: it has been waiting in {what} for {since} for {}, and that rank \
+                     has finished this operation: is the path between the two broken?",
                     thing(*on, None)
                 ),
             },

@@ -153,12 +153,16 @@ fn a_request_that_nobody_drives_is_named() {
     assert!(verdict.contains("(step 3 of 12)"), "{verdict}");
 }
 
-/// A rank that has gone on is not blamed: its message was lost, and the text asks about the path.
+/// A rank that has finished the operation is not blamed: its message was lost, and the text asks
+/// about the path.
 #[test]
 fn a_message_that_is_lost_points_at_its_path() {
     let verdict = verdict(&[Some(waits(5, 1)), Some(waits(6, 0)), Some(computes(5))]);
     assert!(verdict.starts_with("rank 0 is behind: it has been waiting in all_reduce #5"));
-    assert!(verdict.contains("for a message from rank 1, which has gone on: is the path"));
+    assert!(
+        verdict
+            .contains("for a message from rank 1, and that rank has finished this operation: is")
+    );
 }
 
 #[test]

@@ -68,7 +68,8 @@ struct Case {
     what: String,
 }
 
-/// Returns whether a term is scaled by operators that scale: true for terms with an even index.
+/// Returns whether the test marks a term as scaled: true for terms with an even index. Only
+/// operators that scale look at the mark.
 fn scaled(term: usize) -> bool {
     term.is_multiple_of(2)
 }

@@ -76,10 +76,11 @@ impl Expected {
         self.guesses
     }
 
-    /// Expects the message for a buffer in the next slot. Returns false if that slot is taken or
-    /// slots are not guessed. `held` are slots whose messages have no buffer yet. Take all events
-    /// before this call: the lane forgets a message that has arrived whole, even if the event of
-    /// its arrival has not been taken, and would redirect the slot's next message instead.
+    /// Expects that the next slot gets the message for a buffer. Returns false if that slot is
+    /// taken or slots are not guessed. `held` are slots whose messages have no buffer yet. Take all
+    /// events before this call. Once a message has arrived whole, the lane no longer knows it, even
+    /// if the event of its arrival has not been taken: a redirect then applies to the slot's next
+    /// message.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,
@@ -115,8 +116,8 @@ impl Expected {
         LocalSlice { key: self.slots, offset, bytes }
     }
 
-    /// Takes the guess for a slot in which a message has arrived. Without a guess, the error is
-    /// true if the slot is the next one in turn, or if slots are not guessed.
+    /// Takes the guess for a slot in which a message has arrived. If there is no guess, returns
+    /// `Err(true)` if the slot is the next one in turn or slots are not guessed, else `Err(false)`.
     pub(crate) fn take(&mut self, slot: usize) -> Result<Guess, bool> {
         self.by_slot[slot].take().ok_or_else(|| {
             let is_next = slot == self.next || !self.guesses;

@@ -497,8 +497,8 @@ fn each_planted_fault_is_found_and_nothing_else() {
 
 #[test]
 fn every_check_has_a_planted_fault() {
-    // An imitated machine has no routes and peers. Other tests run `bootstrap` and `peer` on this
-    // machine.
+    // An imitated machine has no routes and peers. Other tests run `bootstrap` and `peer` on the
+    // machine on which the tests run.
     let missing = CHECKS.iter().map(|check| check.name).filter(|name| {
         PLANTS.iter().all(|plant| plant.check != *name) && !["bootstrap", "peer"].contains(name)
     });
@@ -704,7 +704,7 @@ fn the_examples_of_its_help_work() {
     }
 }
 
-/// Plants the machine of the example in `docs/doctor.md`.
+/// Returns the imitated machine of the example in `docs/doctor.md`, with its faults.
 fn example() -> Machine {
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "8388608");

@@ -3,7 +3,7 @@
 //! `flops_per_s`, or `C`, is the computing rate of one accelerator; `bytes_per_s`, or `W`, is the
 //! rate at which it (or its node) sends. `D` and `F` are the widths of a model's layers, `B` the
 //! tokens of a batch; numbers have two bytes. Formulas without another source are from the scaling
-//! book, "Rooflines for LLM scaling on GPUs".
+//! book, "Rooflines for LLM scaling on GPUs"; [`super`] names both books.
 
 /// Returns the least number of tokens per accelerator with which data parallelism, fully sharded or
 /// not, is compute-bound: `C / W`.
@@ -19,7 +19,8 @@ pub fn expert_data_parallel_tokens(tokens: f64, experts: f64, k: f64) -> f64 {
     tokens * experts / k
 }
 
-/// Returns `data_parallel_tokens` for exactly `X` groups instead of many: `C / W · (X − 1) / X`.
+/// Returns `data_parallel_tokens` for data parallelism over exactly `X` groups of accelerators
+/// instead of many: `C / W · (X − 1) / X`.
 #[must_use]
 pub fn data_parallel_tokens_of_few(tokens: f64, groups: f64) -> f64 {
     tokens * (groups - 1.0) / groups

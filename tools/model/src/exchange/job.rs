@@ -153,7 +153,8 @@ fn comm_type(collective: Collective) -> Option<CommType> {
     })
 }
 
-/// Returns the variant of a collective with blocks of equal length; None if it has none.
+/// Returns the variant of `collective` whose blocks have equal length, which may be `collective`
+/// itself; `None` if there is no such variant.
 pub(super) fn even(collective: Collective) -> Option<Collective> {
     Some(collective_of(comm_type(collective)?))
 }
@@ -173,8 +174,8 @@ fn collective_of(comm_type: CommType) -> Collective {
     }
 }
 
-/// Returns whether a trace gives the size of the block that each rank sends. For other collectives,
-/// a trace gives the size of the larger buffer.
+/// Returns whether traces give, for this collective, the size of the block that each rank sends.
+/// For other collectives, traces give the size of the larger buffer.
 fn brings_a_block(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::Gather)
 }

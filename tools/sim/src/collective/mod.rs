@@ -1,10 +1,10 @@
 //! Simulation of a collective of all ranks, message by message: the ranks' programs run over links
 //! that are simulated as flows.
 //!
-//! Each rank runs its program (`machine`) over ports (`world`) whose links have the two ends of
-//! admission (`ends`). Up to [`REAL_RANKS_MAX`] ranks use the real execution and the real
-//! admission. More ranks, or any number of ranks with [`RunParams::lean`], use lean machines and
-//! counters that do the same.
+//! Each rank runs its program (`machine`) over ports (`world`). Each link has two ends (`ends`):
+//! the sender's holds the credits, and the receiver's the slots. Up to [`REAL_RANKS_MAX`] ranks use
+//! the real execution and the real admission. More ranks, or any number of ranks with
+//! [`RunParams::lean`], use lean machines and counters that do the same.
 //!
 //! A message is sent when its link has a credit, becomes flows when the rank's NICs have room, and
 //! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
@@ -12,7 +12,7 @@
 //! copies take time in proportion to their bytes, if [`RunParams::fold_bytes_per_s`] is finite.
 
 mod ends;
-mod fold;
+mod folding;
 mod machine;
 mod world;
 
@@ -33,7 +33,7 @@ use crate::routing::{Router, Scheme};
 use crate::streams::links_passed;
 use crate::workload::{Call, ELEMENT_BYTES, Job};
 use ends::{Admitted, Counted, Ends};
-pub use fold::Fold;
+pub use folding::Folding;
 use machine::{Machine, Walk};
 use world::World;
 
@@ -92,7 +92,7 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes of these messages.
     pub message_bytes: u64,
-    /// Bytes that passed each link. If a [`Fold`] leaves ranks out, only simulated links have any.
+    /// Bytes that passed each link; 0 for links of ranks that are not simulated ([`Folding`]).
     pub carried_bytes: Vec<f64>,
     /// Largest number of bytes that were in flight to one rank.
     pub in_flight_bytes_max: u64,
@@ -104,21 +104,21 @@ pub struct Outcome {
     pub simulated: u32,
 }
 
-/// Runs a collective of all ranks of a network; `fold` says which of the ranks are simulated.
+/// Runs a collective of all ranks of a network; `folding` says which of the ranks are simulated.
 ///
 /// # Errors
 ///
 /// If the run needs more memory or work than the network's plan allows; if a parameter does not fit
-/// the collective or the [`Fold`]; if a message has no path, or nothing moves.
+/// the collective or the [`Folding`]; if a message has no path, or nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,
     call: &Call,
-    fold: Fold,
+    folding: Folding,
     params: &RunParams,
 ) -> Result<Outcome, SimError> {
     let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
-    if fold.stride < fold.ranks && params.late.iter().any(|(_, late_s)| *late_s > 0.0) {
+    if folding.stride < folding.ranks && params.late.iter().any(|(_, late_s)| *late_s > 0.0) {
         let reason = "a rank begins late; simulate at most 1,024 ranks, without folding";
         return Err(SimError::NotAlike { reason: reason.to_owned() });
     }
@@ -126,12 +126,12 @@ pub fn run(
         let remedy = "give less than 4 GiB";
         return Err(SimError::number("the slot size, in bytes,", params.links.slot_bytes, remedy));
     }
-    let lean = params.lean || fold.ranks > REAL_RANKS_MAX;
+    let lean = params.lean || folding.ranks > REAL_RANKS_MAX;
     if lean && params.links.slots > 32 {
         let remedy = "give at most 32 for more than 1,024 ranks";
         return Err(SimError::number("the number of slots", params.links.slots, remedy));
     }
-    let setup = Setup { network, call, hosts: &hosts, fold, params };
+    let setup = Setup { network, call, hosts: &hosts, folding, params };
     if lean { setup.run::<Walk, Counted>(router) } else { setup.run::<Execution, Admitted>(router) }
 }
 
@@ -148,8 +148,8 @@ pub(crate) fn steps(
     params: &RunParams,
 ) -> Result<f64, SimError> {
     let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
-    let fold = Fold::none(network.ranks());
-    let setup = Setup { network, call, hosts: &hosts, fold, params };
+    let folding = Folding::none(network.ranks());
+    let setup = Setup { network, call, hosts: &hosts, folding, params };
     setup.steps(&setup.program(0), scheme)
 }
 
@@ -158,7 +158,7 @@ struct Setup<'a> {
     network: &'a Network,
     call: &'a Call,
     hosts: &'a Hosts,
-    fold: Fold,
+    folding: Folding,
     params: &'a RunParams,
 }
 
@@ -169,7 +169,7 @@ impl Setup<'_> {
             let remedy = "choose one with blocks of equal length, such as all_reduce or all_to_all";
             return Err(SimError::number("the collective", collective, remedy));
         }
-        let stride = self.fold.stride;
+        let stride = self.folding.stride;
         let mut programs: Vec<Arc<Program>> = Vec::with_capacity(stride as usize);
         for rank in 0..stride {
             programs.push(Arc::new(self.program(rank)));
@@ -182,7 +182,7 @@ impl Setup<'_> {
         }
         let slots = programs.iter().map(|program| self.slots(program)).min().unwrap_or(1);
         let mut world: World<'_, E> =
-            World::new(self.network, router, self.fold, self.params, &programs, slots);
+            World::new(self.network, router, self.folding, self.params, &programs, slots);
         let channels = self.params.links.channels.max(1);
         let mut machines = Vec::with_capacity(stride as usize);
         for program in &programs {
@@ -204,7 +204,7 @@ impl Setup<'_> {
         let numbers = self.numbers(program)?;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
         let chunks = longest.div_ceil(numbers.chunk_elements(program).max(1));
-        let messages = sends(program) * chunks as f64 * f64::from(self.fold.stride);
+        let messages = sends(program) * chunks as f64 * f64::from(self.folding.stride);
         Ok(messages * links_passed(self.network, scheme))
     }
 
@@ -236,10 +236,10 @@ impl Setup<'_> {
     fn check_memory(&self, program: &Program) -> Result<(), SimError> {
         let peers = program.send_peers.len() as u64;
         let links = peers * u64::from(self.params.links.channels.max(1));
-        let lean = self.params.lean || self.fold.ranks > REAL_RANKS_MAX;
+        let lean = self.params.lean || self.folding.ranks > REAL_RANKS_MAX;
         let each = if lean { 24 * links + 16 * peers } else { 500 * links + 300 * peers };
-        let bytes = (each + 4096) as f64 * f64::from(self.fold.stride);
-        let what = format!("the links of {} ranks", self.fold.stride);
+        let bytes = (each + 4096) as f64 * f64::from(self.folding.stride);
+        let what = format!("the links of {} ranks", self.folding.stride);
         SimError::if_over(what, bytes, self.network.plan().memory_mib)
     }
 }

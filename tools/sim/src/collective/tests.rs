@@ -15,10 +15,10 @@ fn outcome(
     network: &Network,
     scheme: Scheme,
     call: &Call,
-    fold: Fold,
+    folding: Folding,
     params: &RunParams,
 ) -> Outcome {
-    run(network, &mut Router::new(scheme, 7), call, fold, params).unwrap()
+    run(network, &mut Router::new(scheme, 7), call, folding, params).unwrap()
 }
 
 const CASES: [(Collective, &str); 8] = [
@@ -37,12 +37,12 @@ const CASES: [(Collective, &str); 8] = [
 fn work_is_estimated_by_messages() {
     let mut plan = zone(4).plan().unwrap();
     let network = Network::new(plan.clone()).unwrap();
-    let fold = Fold::none(network.ranks());
+    let folding = Folding::none(network.ranks());
     for (collective, algorithm) in CASES {
         for (bytes, lean) in [(1 << 20, false), (24 << 20, true)] {
             let call = call(collective, algorithm, bytes);
             let params = RunParams { lean, settle_s: 1e-6, ..RunParams::default() };
-            let found = outcome(&network, Scheme::HashedPairs, &call, fold, &params);
+            let found = outcome(&network, Scheme::HashedPairs, &call, folding, &params);
             let steps = steps(&network, Scheme::HashedPairs, &call, &params).unwrap();
             let over = steps / 4.0 / found.messages as f64;
             assert!(
@@ -55,7 +55,7 @@ fn work_is_estimated_by_messages() {
     let network = Network::new(plan).unwrap();
     let call = call(Collective::AllReduce, "ring", 1 << 20);
     let mut router = Router::new(Scheme::Spray, 7);
-    let error = run(&network, &mut router, &call, fold, &RunParams::default()).unwrap_err();
+    let error = run(&network, &mut router, &call, folding, &RunParams::default()).unwrap_err();
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
@@ -70,7 +70,7 @@ fn all_bytes_are_carried_and_none_without_a_credit() {
         let call = call(collective, algorithm, 3 << 20);
         for scheme in [Scheme::HashedPairs, Scheme::Spray] {
             let params = RunParams { fold_bytes_per_s: 1e12, ..RunParams::default() };
-            let found = outcome(&network, scheme, &call, Fold::none(ranks), &params);
+            let found = outcome(&network, scheme, &call, Folding::none(ranks), &params);
             let mut sent = 0.0;
             for rank in 0..ranks {
                 for (peer, bytes) in call.sends(rank, &hosts) {
@@ -96,9 +96,9 @@ fn lean_ranks_do_what_real_ones_do() {
         let call = call(collective, algorithm, 1 << 20);
         let real = RunParams { settle_s: 1e-5, ..RunParams::default() };
         let lean = RunParams { lean: true, ..real.clone() };
-        let fold = Fold::none(network.ranks());
-        let [real, lean] =
-            [real, lean].map(|params| outcome(&network, Scheme::HashedPairs, &call, fold, &params));
+        let folding = Folding::none(network.ranks());
+        let [real, lean] = [real, lean]
+            .map(|params| outcome(&network, Scheme::HashedPairs, &call, folding, &params));
         assert_eq!(real.ends_s, lean.ends_s, "{algorithm}");
         assert_eq!(real.messages, lean.messages);
         assert_eq!(real.carried_bytes, lean.carried_bytes);
@@ -121,17 +121,17 @@ fn a_folded_run_takes_as_long_as_a_run_of_all_ranks() {
         ] {
             let call = call(collective, algorithm, 3 << 20);
             let params = RunParams::default();
-            let fold = Fold::closest(&network, Scheme::Spray, &call).unwrap();
-            assert!(fold.stride < ranks);
-            let all = outcome(&network, Scheme::Spray, &call, Fold::none(ranks), &params);
-            let folded = outcome(&network, Scheme::Spray, &call, fold, &params);
+            let folding = Folding::closest(&network, Scheme::Spray, &call).unwrap();
+            assert!(folding.stride < ranks);
+            let all = outcome(&network, Scheme::Spray, &call, Folding::none(ranks), &params);
+            let folded = outcome(&network, Scheme::Spray, &call, folding, &params);
             let times = all.ends_s.iter().zip(0..);
             for (time_s, rank) in times {
-                let of = folded.ends_s[fold.of(rank) as usize];
+                let of = folded.ends_s[folding.of(rank) as usize];
                 let off = (time_s / of - 1.0).abs();
                 assert!(off < 1e-6, "{algorithm} on {ranks}, rank {rank}: {time_s}, folded {of}");
             }
-            assert_eq!(all.messages, folded.messages * u64::from(ranks / fold.stride));
+            assert_eq!(all.messages, folded.messages * u64::from(ranks / folding.stride));
         }
     }
 }
@@ -142,7 +142,7 @@ fn ranks_that_differ_are_not_folded() {
     let ring = call(Collective::AllReduce, "ring", 1 << 20);
     let tree = call(Collective::AllReduce, "double_tree", 1 << 20);
     let why = |network: &Network, scheme, call| {
-        Fold::closest(network, scheme, call).unwrap_err().to_string()
+        Folding::closest(network, scheme, call).unwrap_err().to_string()
     };
     assert!(why(&network, Scheme::Ecmp, &ring).contains("route by spray or pinned"));
     assert!(why(&network, Scheme::Spray, &tree).contains("choose another"));
@@ -160,8 +160,8 @@ fn sprayed_traffic_uses_several_cables_like_one() {
     let call = call(Collective::AllToAll, "direct", 8 << 20);
     let time_s = |plan| {
         let network = Network::new(plan).unwrap();
-        let fold = Fold::none(network.ranks());
-        outcome(&network, Scheme::Spray, &call, fold, &RunParams::default()).time_s
+        let folding = Folding::none(network.ranks());
+        outcome(&network, Scheme::Spray, &call, folding, &RunParams::default()).time_s
     };
     let (many, one) = (time_s(plan.clone()), time_s(plan.collapsed()));
     assert!((many / one - 1.0).abs() < 1e-6, "{many} s over several cables, {one} s over one");
@@ -171,13 +171,13 @@ fn sprayed_traffic_uses_several_cables_like_one() {
 fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
     let network = Network::new(zone(4).plan().unwrap()).unwrap();
     let call = call(Collective::AllReduce, "hierarchical", 64 << 20);
-    let fold = Fold::none(network.ranks());
-    let found = outcome(&network, Scheme::Spray, &call, fold, &RunParams::default());
+    let folding = Folding::none(network.ranks());
+    let found = outcome(&network, Scheme::Spray, &call, folding, &RunParams::default());
     let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
     let over = found.time_s / roofline_s(&network, &streams);
     assert!((1.0..2.0).contains(&over), "{over} times the roofline");
     let late = RunParams { late: vec![(5, 1e-3)], ..RunParams::default() };
-    let held_up = outcome(&network, Scheme::Spray, &call, fold, &late);
+    let held_up = outcome(&network, Scheme::Spray, &call, folding, &late);
     assert!(held_up.ends_s.iter().all(|end_s| *end_s > 1e-3));
 }
 
@@ -187,8 +187,8 @@ fn a_run_that_needs_too_much_memory_is_refused() {
     plan.memory_mib = 64;
     let network = Network::new(plan).unwrap();
     let call = call(Collective::AllToAll, "direct", 1 << 20);
-    let fold = Fold::none(network.ranks());
+    let folding = Folding::none(network.ranks());
     let mut router = Router::new(Scheme::Spray, 0);
-    let error = run(&network, &mut router, &call, fold, &RunParams::default()).unwrap_err();
+    let error = run(&network, &mut router, &call, folding, &RunParams::default()).unwrap_err();
     assert!(error.to_string().contains("fold ranks that are alike"), "{error}");
 }

@@ -11,7 +11,7 @@ use ccl_core::queue_pairs::Order;
 use ccl_core::types::Rank;
 
 use super::ends::Ends;
-use super::fold::Fold;
+use super::folding::Folding;
 use super::{Outcome, RunParams};
 use crate::SimError;
 use crate::flows::{Ended, Flows, rounded_s};
@@ -68,7 +68,7 @@ struct Inside {
 pub(super) struct World<'a, E> {
     network: &'a Network,
     router: &'a mut Router,
-    fold: Fold,
+    folding: Folding,
     params: &'a RunParams,
     ranks_per_host: u32,
     /// Per simulated rank: index of its first entry in `distances`. One more entry marks the end.
@@ -159,7 +159,7 @@ impl<'a, E: Ends> World<'a, E> {
     pub(super) fn new(
         network: &'a Network,
         router: &'a mut Router,
-        fold: Fold,
+        folding: Folding,
         params: &'a RunParams,
         programs: &[Arc<Program>],
         slots: u32,
@@ -169,7 +169,7 @@ impl<'a, E: Ends> World<'a, E> {
         for program in programs {
             let from = distances.len();
             let peers = program.send_peers.iter();
-            distances.extend(peers.map(|peer| fold.distance(program.rank, *peer)));
+            distances.extend(peers.map(|peer| folding.distance(program.rank, *peer)));
             distances[from..].sort_unstable();
             first.push(distances.len() as u32);
         }
@@ -180,7 +180,7 @@ impl<'a, E: Ends> World<'a, E> {
         let mut world = World {
             network,
             router,
-            fold,
+            folding,
             params,
             ranks_per_host: network.plan().ranks_per_host,
             first,
@@ -246,9 +246,9 @@ impl<'a, E: Ends> World<'a, E> {
     /// Returns the index of the link between two ranks, or of the simulated link that stands for
     /// it.
     fn pipe(&self, from: Rank, to: Rank, channel: u32) -> usize {
-        let sender = self.fold.of(from) as usize;
+        let sender = self.folding.of(from) as usize;
         let own = self.first[sender] as usize..self.first[sender + 1] as usize;
-        let distance = self.fold.distance(from, to);
+        let distance = self.folding.distance(from, to);
         (own.start + position(&self.distances[own.clone()], distance))
             * self.params.links.channels.max(1) as usize
             + channel as usize
@@ -278,7 +278,7 @@ impl<'a, E: Ends> World<'a, E> {
         let number = self.pipes[pipe].send(bytes);
         self.outcome.messages += 1;
         self.outcome.message_bytes += bytes as u64;
-        let receiver = self.fold.of(to) as usize;
+        let receiver = self.folding.of(to) as usize;
         self.in_flight[receiver] += bytes as u64;
         let most = &mut self.outcome.in_flight_bytes_max;
         *most = (*most).max(self.in_flight[receiver]);
@@ -300,7 +300,7 @@ impl<'a, E: Ends> World<'a, E> {
     pub(super) fn release(&mut self, from: Rank, to: Rank, channel: u32) {
         let pipe = self.pipe(from, to, channel);
         if let Some(below) = self.pipes[pipe].release() {
-            let event = Event::Credit(pipe as u32, self.fold.of(from), below);
+            let event = Event::Credit(pipe as u32, self.folding.of(from), below);
             self.after(self.latency_s(from, to), event);
         }
     }
@@ -333,7 +333,7 @@ impl<'a, E: Ends> World<'a, E> {
             return;
         }
         let plan = self.network.plan();
-        let receiver = self.fold.of(to) as usize;
+        let receiver = self.folding.of(to) as usize;
         let begins_s =
             self.now_s.max(self.inside[from as usize].out_s).max(self.inside[receiver].in_s);
         let ends_s = begins_s + f64::from(bytes) / plan.inner_bytes_per_s;
@@ -385,7 +385,7 @@ impl<'a, E: Ends> World<'a, E> {
             self.error.get_or_insert(error);
             return;
         }
-        self.fold.path(self.network, &mut self.path);
+        self.folding.path(self.network, &mut self.path);
         let tag = u64::from(index) << 16 | u64::from(pair & 0xffff);
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
     }
@@ -459,7 +459,7 @@ impl<'a, E: Ends> World<'a, E> {
                 self.pipes[pipe as usize].credit(below);
                 let channels = self.params.links.channels.max(1);
                 let distance = self.distances[(pipe / channels) as usize];
-                let peer = (sender + distance) % self.fold.ranks;
+                let peer = (sender + distance) % self.folding.ranks;
                 self.link_ready(sender, peer, pipe % channels, false);
             }
             Event::Arrive(index) => {
@@ -467,11 +467,11 @@ impl<'a, E: Ends> World<'a, E> {
                 let Message { pipe, from, to, channel, number, bytes, .. } = message;
                 self.free.push(index);
                 self.pipes[pipe as usize].arrive(number);
-                let receiver = self.fold.of(to);
+                let receiver = self.folding.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
                 // The rank that stands for the receiver gets its message from the same distance.
-                let ranks = self.fold.ranks;
-                let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
+                let ranks = self.folding.ranks;
+                let peer = (receiver + ranks - self.folding.distance(from, to)) % ranks;
                 self.link_ready(receiver, peer, channel, true);
                 self.link_ready(from, to, channel, false);
             }

@@ -21,8 +21,8 @@ pub(super) fn route(
     let mut candidate = Path::default();
     let mut rotate = ecmp::chooser(way.key, seed, true);
     for attempt in 0..WAYS {
-        // The digits of `attempt` select one of all paths. Each choice has a digit, whose base is
-        // the number of links to choose from.
+        // `attempt` numbers the paths: at each step of a path, a digit of `attempt` selects the
+        // link. The base of this digit is the number of links at that step.
         let (mut digits, mut ways) = (attempt, 1);
         way.walk(found, &mut candidate, |step, links| {
             let first = rotate(step, links);

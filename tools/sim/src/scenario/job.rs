@@ -4,7 +4,7 @@ use ccl_core::types::Collective;
 
 use super::{Parameter, Scenario, Setting, demands, tell_links};
 use crate::SimError;
-use crate::collective::{self, Fold, RunParams};
+use crate::collective::{self, Folding, RunParams};
 use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Findings, Unit};
@@ -111,13 +111,13 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let (of, algorithm) = chosen(setting, "algorithm", &ALGORITHMS)?;
     let (routing, scheme) = chosen(setting, "routing", &SCHEMES)?;
     let call = Call::new(of, algorithm, u64::from(setting.count("mib")) << 20)?;
-    let fold = if network.ranks() > collective::REAL_RANKS_MAX {
-        Fold::closest(&network, scheme, &call)?
+    let folding = if network.ranks() > collective::REAL_RANKS_MAX {
+        Folding::closest(&network, scheme, &call)?
     } else {
-        Fold::none(network.ranks())
+        Folding::none(network.ranks())
     };
-    // No streams are listed if only some of the ranks are simulated (see `Fold`).
-    let streams = match fold.is_none() {
+    // No streams are listed if only some of the ranks are simulated (see `Folding`).
+    let streams = match folding.is_none() {
         true => Job::first(network.plan().hosts).streams(&network, &call, 1, 0)?,
         false => Vec::new(),
     };
@@ -129,11 +129,11 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         _ => Router::new(scheme, setting.seed),
     };
     let params = params(setting, &network);
-    let outcome = collective::run(&network, &mut router, &call, fold, &params)?;
+    let outcome = collective::run(&network, &mut router, &call, folding, &params)?;
     let mut findings = Findings::default();
     findings.say(format!("{of} by {algorithm}, routed by {routing}."));
     findings.note("time", Unit::Seconds, outcome.time_s);
-    if fold.is_none() {
+    if folding.is_none() {
         let over = outcome.time_s / roofline_s(&network, &streams);
         findings.note("time over the network's roofline", Unit::Ratio, over);
     }
@@ -142,7 +142,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.note("most bytes in flight to a rank", Unit::Bytes, in_flight);
     let of_credits = in_flight / outcome.credit_bytes_max.max(1) as f64;
     findings.note("most bytes in flight to a rank, as part of its credits", Unit::Part, of_credits);
-    if fold.is_none() {
+    if folding.is_none() {
         let carried = &outcome.carried_bytes;
         tell_links(&mut findings, &network, carried, outcome.time_s, "job-utilisation");
     }

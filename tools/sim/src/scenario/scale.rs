@@ -5,7 +5,7 @@ use ccl_core::types::Collective;
 
 use super::{Parameter, Scenario, Setting};
 use crate::SimError;
-use crate::collective::{self, Fold, REAL_RANKS_MAX, RunParams};
+use crate::collective::{self, Folding, REAL_RANKS_MAX, RunParams};
 use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Findings, Unit};
@@ -59,10 +59,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let each_bytes = u64::from(setting.count("kib")) * 1024;
     let call = Call::new(of, algorithm, each_bytes * u64::from(network.ranks()))?;
     let folded = setting.number("folded") > 0.0;
-    let fold = if folded {
-        Fold::closest(&network, Scheme::Spray, &call)?
+    let folding = if folded {
+        Folding::closest(&network, Scheme::Spray, &call)?
     } else {
-        Fold::none(network.ranks())
+        Folding::none(network.ranks())
     };
     let mut params = RunParams { lean: network.ranks() > REAL_RANKS_MAX, ..RunParams::default() };
     params.links.channels = setting.count("channels");
@@ -72,7 +72,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     params.spread.budget_bytes = setting.count("under_way") as usize * chunk * nics;
     params.settle_s = setting.number("settle") * chunk as f64 / network.plan().nic_bytes_per_s();
     let mut router = Router::new(Scheme::Spray, setting.seed);
-    let outcome = collective::run(&network, &mut router, &call, fold, &params)?;
+    let outcome = collective::run(&network, &mut router, &call, folding, &params)?;
     let mut findings = Findings::default();
     findings.note("ranks", Unit::Count, f64::from(network.ranks()));
     findings.note("ranks that were simulated", Unit::Count, f64::from(outcome.simulated));

@@ -5,7 +5,7 @@ use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting};
 use crate::SimError;
-use crate::collective::{self, Fold, RunParams};
+use crate::collective::{self, Folding, RunParams};
 use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
@@ -67,8 +67,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             params.settle_s =
                 0.1 * params.links.slot_bytes as f64 / network.plan().nic_bytes_per_s();
             let mut router = Router::new(Scheme::Spray, setting.seed);
-            let fold = Fold::none(network.ranks());
-            let outcome = collective::run(network, &mut router, &call, fold, &params)?;
+            let folding = Folding::none(network.ranks());
+            let outcome = collective::run(network, &mut router, &call, folding, &params)?;
             Ok::<f64, SimError>(outcome.time_s)
         };
         let times = [

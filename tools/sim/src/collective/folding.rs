@@ -21,7 +21,7 @@ use crate::workload::{Call, ELEMENT_BYTES};
 
 /// Number of ranks, and how many of them are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fold {
+pub struct Folding {
     /// Ranks in all.
     pub ranks: u32,
     /// Number of simulated ranks, the first ones. Each stands for all ranks at multiples of this
@@ -29,19 +29,19 @@ pub struct Fold {
     pub stride: u32,
 }
 
-impl Fold {
-    /// Returns a fold that simulates every rank.
+impl Folding {
+    /// Returns a folding that simulates every rank.
     #[must_use]
-    pub fn none(ranks: u32) -> Fold {
-        Fold { ranks, stride: ranks }
+    pub fn none(ranks: u32) -> Folding {
+        Folding { ranks, stride: ranks }
     }
 
-    /// Returns the fold with the fewest simulated ranks.
+    /// Returns the folding with the fewest simulated ranks.
     ///
     /// # Errors
     ///
     /// If the ranks are not alike; the error has the reason.
-    pub fn closest(network: &Network, scheme: Scheme, call: &Call) -> Result<Fold, SimError> {
+    pub fn closest(network: &Network, scheme: Scheme, call: &Call) -> Result<Folding, SimError> {
         let not_alike = |reason: &str| Err(SimError::NotAlike { reason: reason.to_owned() });
         if !matches!(scheme, Scheme::Spray | Scheme::Pinned) {
             return not_alike(
@@ -67,10 +67,10 @@ impl Fold {
             return not_alike("a group of hosts is not full; use only full groups of hosts");
         }
         let stride = group * plan.ranks_per_host;
-        let fold = Fold { ranks: network.ranks(), stride };
+        let folding = Folding { ranks: network.ranks(), stride };
         let hosts = crate::workload::Job::first(hosts).layout(plan.ranks_per_host);
         let split = call.schedule(0, &hosts).split.max(1) as usize;
-        if !call.count(fold.ranks).is_multiple_of(split) {
+        if !call.count(folding.ranks).is_multiple_of(split) {
             return Err(SimError::NotAlike {
                 reason: format!(
                     "some of the {split} parts of a buffer are shorter than others; use a multiple \
@@ -79,13 +79,13 @@ impl Fold {
                 ),
             });
         }
-        if fold.ranks > stride && !fold.schedules_agree(network, call) {
+        if folding.ranks > stride && !folding.schedules_agree(network, call) {
             return not_alike(
                 "the algorithm treats them differently; choose another algorithm, or simulate at \
                  most 1,024 ranks",
             );
         }
-        Ok(fold)
+        Ok(folding)
     }
 
     /// Returns whether ranks a stride apart have the same steps, shifted. Only a sample of ranks is
