@@ -372,7 +372,7 @@ fn netns_of_an_oversubscribed_network_is_measured() {
     say(&format!("after {:?}: {}", start.elapsed(), notes[0]));
     assert!(notes.iter().all(|note| *note == notes[0]), "{notes:?}");
     assert!(notes[0].contains("with all 2 at once") && notes[0].contains("oversubscribed 1:"));
-    assert!(notes[0].contains("; with FERROCCL_SOCKETS=4 all"));
+    assert!(notes[0].contains("; with FERROCCL_SOCKETS=4, all"));
 }
 
 /// Runs two all_reduces on two ranks, one per host. Returns the ranks' plans, and the longest time

@@ -39,8 +39,8 @@ pub(crate) fn devices() -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     Some((names.split(',').take(2).map(str::to_owned).collect(), turn))
 }
 
-/// Returns the devices of two networks by side, locked for the caller; `None` on a machine without
-/// them.
+/// Returns, for each of the two sides, its devices on both networks, locked for the caller; `None`
+/// on a machine without such devices.
 pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
     let names = std::env::var(DEVICES).unwrap_or_default();
     let names: Vec<String> = names.split(',').map(str::to_owned).collect();
@@ -274,7 +274,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     }
 }
 
-/// Four ranks share each of two devices, and thus the budget of that device.
+/// Each of two devices is shared by four of the eight ranks, which thus share its budget.
 #[test]
 fn seven_senders_keep_to_the_budget_of_their_receiver() {
     const BUDGET: usize = 4 << 20;

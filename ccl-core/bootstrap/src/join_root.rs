@@ -166,7 +166,7 @@ impl RootJoin {
     /// Takes in bytes that arrived on a connection.
     pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8]) {
         if let Some(rank) = self.ranks_of.get(&connection) {
-            // Nothing is due from a joined rank before its referral.
+            // A joined rank must send nothing before rank 0 has sent it its referral.
             if !bytes.is_empty() && self.outcome.is_none() {
                 self.finish(Err(JoinFailure::Died { rank: *rank }));
             }
@@ -275,7 +275,7 @@ impl RootJoin {
         }
         let others = self.joined.values().map(|joined| joined.hello.member);
         let members = std::iter::once(self.own.member).chain(others).collect();
-        // The nonces of this joining's challenges cannot be predicted or repeated.
+        // The session id is a hash of nonces, so it cannot be predicted or repeated.
         let mut session = Sha256::new();
         self.joined.values().for_each(|joined| session.update(joined.nonce));
         self.finish(Ok(Roster { session: session.finalize().into(), members }));

@@ -77,8 +77,8 @@ impl Region {
         Region { start, bytes, owner }
     }
 
-    /// Returns a zeroed region of this process alone, aligned to cache lines. If the allocation
-    /// fails, the process ends: use this only for a few indispensable bytes, and
+    /// Returns a zeroed region that is private to this process, aligned to cache lines. If the
+    /// allocation fails, the process ends: use this only for a few indispensable bytes, and
     /// [`Region::allocate`] for all others.
     #[must_use]
     pub fn private(bytes: usize) -> Region {
@@ -86,7 +86,7 @@ impl Region {
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(Allocation::layout(bytes)))
     }
 
-    /// Returns a zeroed region of this process alone, aligned to cache lines.
+    /// Returns a zeroed region that is private to this process, aligned to cache lines.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::unit::Unit;
 /// Parameters of a loop besides its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
-    /// The factor of scaled terms: the bytes of one element.
+    /// The factor of scaled terms: one element, as its bytes.
     pub(crate) scalar: [u8; 8],
     /// Divisor of an average.
     pub(crate) count: u32,

@@ -23,7 +23,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "the loss of a connection is reported", check: dropped },
     Point { name: "the loss of an endpoint leaves other endpoints unharmed", check: others },
     Point {
-        name: "unused memory can be deregistered, and then not be put from",
+        name: "unused memory can be deregistered; a put from it is then refused",
         check: given_back,
     },
     Point {
@@ -32,7 +32,8 @@ pub(crate) const POINTS: &[Point] = &[
     },
 ];
 
-/// Fills end 0's source with `byte` and posts 16 puts of it in one call. The lane may take fewer.
+/// Fills the source of side 0 with `byte`, and posts 16 puts of the whole source in one call. The
+/// lane may take fewer.
 fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String> {
     let size = pair.ends[0].source.bytes();
     pair.ends[0].source.write(0, &vec![byte; size]).map_err(failed("writing"))?;
@@ -256,7 +257,7 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
             clean,
             "memory deregistered after {polls} polls (redirected: {elsewhere}) was written to"
         );
-        // A redirected put counts as received when the target of its redirection is deregistered.
+        // A redirected put whose target is deregistered is reported as received all the same.
         if caps.acknowledged && !elsewhere && !had_come {
             let (done, told) = (pair.ends[0].done(), pair.ends[1].arrived(endpoint));
             ensure!(

@@ -141,7 +141,7 @@ impl Memory {
 struct Copied {
     own: Region,
     shared: Region,
-    /// Content of both regions after they were last made equal, in either direction. Where a byte
+    /// Content that both regions had after the last copying, in whichever direction. Where a byte
     /// of a region differs from this content, it has changed since and is still to be copied.
     common: Vec<u8>,
 }

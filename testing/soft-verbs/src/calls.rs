@@ -244,7 +244,7 @@ unsafe extern "C" fn dealloc_pd(domain: *mut ibv_pd) -> c_int {
     if used {
         return libc::EBUSY;
     }
-    // SAFETY: the domain was handed out, and ends once.
+    // SAFETY: the domain was handed out, and is freed only once.
     unsafe { take_back(domain) };
     0
 }
@@ -290,7 +290,7 @@ unsafe extern "C" fn dereg_mr(memory: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's memory region exists.
     let key = unsafe { (*memory).lkey };
     lock().memory.remove(&key);
-    // SAFETY: the memory region was handed out, and ends once.
+    // SAFETY: the memory region was handed out, and is freed only once.
     unsafe { take_back(memory) };
     0
 }
@@ -304,7 +304,7 @@ unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_i
     let bell = unsafe { (*channel).fd };
     lock().rung.remove(&bell);
     objects::close(bell);
-    // SAFETY: the channel was handed out, and ends once.
+    // SAFETY: the channel was handed out, and is freed only once.
     unsafe { take_back(channel) };
     0
 }
@@ -341,7 +341,7 @@ unsafe extern "C" fn destroy_cq(queue: *mut ibv_cq) -> c_int {
         return libc::EBUSY;
     }
     network.queues.remove(&handle);
-    // SAFETY: the completion queue was handed out, and ends once.
+    // SAFETY: the completion queue was handed out, and is freed only once.
     unsafe { take_back(queue) };
     0
 }
@@ -515,7 +515,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's queue pair exists.
     let number = unsafe { (*qp).qp_num };
     lock().remove_pair(number);
-    // SAFETY: the queue pair was handed out, and ends once.
+    // SAFETY: the queue pair was handed out, and is freed only once.
     unsafe { take_back(qp) };
     0
 }

@@ -12,7 +12,7 @@ pub(crate) enum Stop {
     Failed(String),
     /// The point says nothing about this plugin, for this reason.
     Skipped(String),
-    /// The other process has ended early or is late, and reports the reason itself.
+    /// The other process has ended the point early, or is late; it reports the reason itself.
     PeerEnded,
 }
 

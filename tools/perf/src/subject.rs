@@ -38,8 +38,8 @@ pub trait Subject {
     /// Errors of the communicator.
     fn barrier(&mut self) -> Result<(), SubjectError>;
 
-    /// Returns this rank's time. The call is local. Tests have a simulated clock, by which calls
-    /// take a chosen time.
+    /// Returns this rank's time. The call is local. Tests simulate the clock, so that each call
+    /// takes a chosen time.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -59,7 +59,7 @@ pub trait Subject {
     }
 
     /// Returns the plan that [`run`](Self::run) would take. The call is local: nothing is sent, and
-    /// only rank 0 makes it.
+    /// only rank 0 calls this method.
     fn explain(&mut self, request: &Request<'_>) -> Plan;
 
     /// Returns the name of the transport in use, such as `shm`.

@@ -77,7 +77,7 @@ impl Host {
         let known: Vec<usize> = machine.of(Kind::Nic).take(nics as usize).collect();
         if seats.is_empty() || known.is_empty() {
             let what =
-                format!("the number of seats for ranks, or of NICs, of \"{}\"", machine.name);
+                format!("the number of NICs, or of seats for ranks, in \"{}\"", machine.name);
             let remedy = "describe its NUMA nodes or accelerators, and its NICs";
             return Err(SimError::number(what, 0, remedy));
         }

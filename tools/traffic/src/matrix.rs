@@ -236,7 +236,7 @@ fn parse_json(name: &str, text: &str) -> Result<Traffic, String> {
     let file: File = serde_json::from_str(text).map_err(|error| {
         format!(
             "{name}:{}: {error}; a matrix is {{\"ranks\": 2, \"interval_s\": 1, \"rows\": \
-             [[interval, source, destination, bytes]]}}, whole numbers but for interval_s",
+             [[interval, source, destination, bytes]]}}, all whole numbers except interval_s",
             error.line()
         )
     })?;
@@ -441,6 +441,6 @@ mod tests {
             assert!(error.starts_with("m.json") && error.contains(said), "{given}: {error}");
         }
         let error = parse("m.json", "{\"ranks\": 4, \"interval_s\": null, \"rows\": []}");
-        assert!(error.unwrap_err().contains("whole numbers but for interval_s"));
+        assert!(error.unwrap_err().contains("all whole numbers except interval_s"));
     }
 }

@@ -18,22 +18,23 @@
 //! 1. The side that notices first closes its end, so that nothing more is written through it. Over
 //!    the other rails, it sends the peer the immediates of the puts that are not done, and the
 //!    number of the puts that are done.
-//! 2. The peer takes in all arrivals, closes its own end, and answers which of the puts that are
-//!    not done have arrived. Each side asks about its own puts.
+//! 2. The peer takes in all arrivals, closes its own end, and answers with the unfinished puts that
+//!    have arrived. Each side asks about its own puts.
 //! 3. Puts that have arrived are done; the others are repeated over other rails. A put without an
 //!    immediate is always repeated: it writes the same bytes to the same address.
 //!
 //! Devices must count a put as done only when the peer has it
 //! ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). If a device breaks this
-//! promise, fewer puts have arrived at the peer than are done, and the link is lost with an error
-//! that says so. A link is also lost with the last of its rails.
+//! promise, more puts are reported done than have arrived at the peer; the link is then lost, with
+//! an error that says so. A link is also lost when its last rail fails.
 //!
 //! # A rail that recovers, or comes late
 //!
 //! The side that dialled tries again after two seconds, then at growing intervals. Over the new
 //! connection, each side sends the keys of its shared memory again; then the rail is used like the
-//! others. An address need not name all devices ([`shorten`]): the peer sends the addresses of the
-//! other devices over the first rails, and the rails to these devices are dialled in the same way.
+//! others. A peer's address may name only some of its devices ([`shorten`]). The peer sends the
+//! addresses of its other devices over the rails to the named devices. The rails to the other
+//! devices are then dialled like rails that recover.
 
 mod device;
 mod failed;

@@ -1,9 +1,9 @@
-//! Remote CQ data of a write (below: its data): the sender, the immediate and the length.
+//! Encoding of the remote CQ data of a write: the sender, the immediate and the length.
 //!
 //! An endpoint has many peers, and a completion does not name the sender. So each side gives each
-//! peer a number, which the peer's writes carry. Data of eight bytes also carries the length, since
-//! some completions of libfabric 1.17 lack it. Providers with four bytes of data (EFA) have the
-//! length in the completion.
+//! peer a number, which the peer's writes carry. CQ data of eight bytes also carries the length,
+//! since some completions of libfabric 1.17 lack it. Providers with four bytes of CQ data (EFA)
+//! have the length in the completion.
 
 /// Bits of an immediate.
 const IMMEDIATE_BITS: u32 = 28;

@@ -15,8 +15,8 @@
 //! costs CPU time per byte: for encryption, for decryption, and for one or two copies besides the
 //! kernel's own. Each socket takes 64 KiB of memory, and up to 256 KiB more for encrypted bytes
 //! that wait to be sent; each message takes a few allocations. Compare `all_reduce_perf` with
-//! `FERROCCL_TLS=1` and with `0` to measure the cost. Without TLS, its support costs one comparison
-//! per system call.
+//! `FERROCCL_TLS=1` and with `0` to measure the cost. While TLS is off, the code for it costs one
+//! comparison per system call.
 //!
 //! # Broken connections
 //!
@@ -73,11 +73,11 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time after a break for which the dialling side may fail to reach the peer at the
-    /// address of the first connection. After this time the peer counts as gone.
+    /// Longest time after a break for which the dialling side tries to reach the peer, at the
+    /// address of the connection that was made first. After this time the peer counts as gone.
     pub resume_within: Duration,
-    /// Longest time after a break that a reachable peer may take to answer or, if it is the
-    /// dialling side, to dial again. After this time the peer counts as gone.
+    /// Longest time after a break within which a reachable peer must answer. If the peer is the
+    /// dialling side, it must dial again within this time. Later the peer counts as gone.
     pub silent_within: Duration,
     /// True if TLS 1.3 encrypts all frames. All ranks need the same value. Needs the feature `tls`.
     pub tls: bool,

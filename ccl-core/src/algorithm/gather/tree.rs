@@ -2,7 +2,7 @@
 //! consecutive numbers, and forwards these blocks in one message.
 //!
 //! ```text
-//!   7 ──7──► 6 ──67──► 4 ──4567──► 0        numbers count from the root
+//!   7 ──7──► 6 ──67──► 4 ──4567──► 0        ranks are numbered from the root
 //!            5 ──5───► 4
 //! ```
 //!

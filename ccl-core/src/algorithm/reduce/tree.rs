@@ -3,7 +3,7 @@
 //! ```text
 //!            0
 //!       /    |   \
-//!      4     2    1        numbers count from the root
+//!      4     2    1        ranks are numbered from the root
 //!     / \    |
 //!    6   5   3
 //!    |

@@ -3,7 +3,7 @@
 //! subtree.
 //!
 //! ```text
-//!   0 ──4567──► 4 ──67──► 6 ──7──► 7        numbers count from the root
+//!   0 ──4567──► 4 ──67──► 6 ──7──► 7        ranks are numbered from the root
 //!               4 ──5───► 5
 //! ```
 //!

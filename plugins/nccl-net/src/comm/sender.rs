@@ -69,8 +69,8 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes sent through slots so far; for a message that is put directly in several parts, all
-    /// its bytes. `None` until the first chunk is posted, or until all parts are done.
+    /// Bytes sent. Through slots: those so far; `None` until the first chunk is posted. Put
+    /// directly in several parts: all bytes of the message, once all parts are done.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -86,9 +86,9 @@ struct Slots {
     stride: usize,
     /// Set of slots that may be filled.
     free: u32,
-    /// First slot to try next. It advances only if the receiver's device can place a message for a
-    /// slot into a posted buffer instead (`Caps::redirects`). Such a receiver expects the slots to
-    /// be filled in turn.
+    /// Slot at which the next search for a free slot begins. It advances only if the receiver's
+    /// device redirects (`Caps::redirects`), so that a message for a slot is placed into a posted
+    /// buffer. Such a receiver expects the slots to be filled in turn.
     turn: u32,
 }
 
@@ -117,14 +117,14 @@ pub(crate) struct Sender {
     staging: OwnedMemory,
     /// Set of slots of `staging` that are being sent from.
     busy: u32,
-    /// Per slot: the request whose memory its zero-copy send reads.
+    /// Requests of zero-copy sends under way, by slot. The send reads the memory of its request.
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// True once the peer has said that it is ready.
     is_peer_ready: bool,
     /// Number of chunks that were sent so far, modulo 2^32.
     chunks: u32,
-    /// Memory of the peer, by the peer's numbers.
+    /// Memory that the peer has shared, by the number that the peer gave it.
     memory: BTreeMap<u32, RemoteMr>,
     tags: Tags,
     pending_cts: Vec<Cts>,
@@ -537,9 +537,9 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Slots reserved for messages that have a CTS. If the device redirects, fewer messages have
-        // a CTS, so fewer slots are reserved: as long as messages arrive in the expected slots, the
-        // receiver sends no CTS for a group whose buffers all fit into a slot.
+        // Slots reserved for messages that have a CTS. If the device redirects, the receiver sends
+        // no CTS for a group whose buffers all fit into a slot, as long as messages arrive in the
+        // expected slots. So fewer messages have a CTS, and fewer slots are reserved.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes

@@ -485,6 +485,7 @@ fn every_cell_under_many_seeds() {
     assert!(runs == 1 || hits * 2 > runs, "only {hits} of {runs} faults met a running job");
     for (cell, ran) in all.iter().zip(ran) {
         let (name, algorithm) = (cell.name(), cell.algorithm());
+        // L is the last operation that all survivors completed (docs/fault-matrix.md).
         let how = if is_deadly(cell.fault) { "errors, right name, same L" } else { "completes" };
         let line = format!("\n{CELL}simulator | {name} | {algorithm} | {how} ({ran} seeds)\n");
         std::io::stderr().write_all(line.as_bytes()).unwrap();

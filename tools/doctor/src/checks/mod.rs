@@ -35,11 +35,12 @@ checks! {
     "shared-memory", memory::shared,
         "size and free space of /dev/shm";
     "container", memory::container,
-        "filtered system calls without CAP_SYS_NICE, a sysfs without PCI bus, GPUs whose switches \
-         a virtual machine hides";
+        "whether system calls are filtered and CAP_SYS_NICE is missing, sysfs has no PCI bus, or a \
+         virtual machine hides the switches of GPUs";
     "affinity", numa::affinity,
         "the NUMA nodes of the processors that a process may use, and of the devices that it would \
-         use: FERROCCL_NEAR_PCI, else GPUs, RDMA devices, interfaces";
+         use: the device that FERROCCL_NEAR_PCI names, else the GPUs, else the RDMA devices, else \
+         the interfaces";
     "numa-balancing", numa::balancing,
         "whether the kernel moves pages between NUMA nodes";
     "pcie-link", pcie::links,

@@ -4,8 +4,8 @@
 //!
 //! A description lists kinds, not instances: one machine for thousands of equal hosts, one
 //! [`Tier`](fabric::Tier) for all switches of a level. So a description of 24,576 accelerators is
-//! as long as one of 16, and counts and paths are computed from it. The only list with an entry for
-//! each host has the positions of the hosts in a provider's network ([`Placed`]).
+//! as long as one of 16, and counts and paths are computed from it. Only one list has an entry for
+//! each host: that of the hosts' positions in a provider's network ([`Placed`]).
 
 mod aws;
 mod check;
@@ -97,7 +97,7 @@ pub fn json(topology: &Topology) -> Result<String, String> {
     serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(|error| error.to_string())
 }
 
-/// Returns the line of a byte, from 1.
+/// Returns the number of the line that contains a byte; the first line is 1.
 fn line(text: &str, byte: usize) -> usize {
     1 + text.bytes().take(byte).filter(|byte| *byte == b'\n').count()
 }

@@ -168,7 +168,8 @@ fn outstanding_puts_are_limited_as_the_capabilities_say() {
         assert_eq!(sender.lane.poll_timeout(), Some(ccl_core::time::Instant::ZERO));
         assert_eq!(sender.events().len(), depth);
     }
-    // Reported puts may still be in the ring, which keeps room for credits and CTS.
+    // Puts that were reported done may still be in the ring. The ring keeps slots for credits and
+    // CTS.
     let work = vec![sender.put(remote, 1, Some(1), 3); depth];
     let more = sender.lane.post(now(), &work).unwrap();
     assert_eq!(depth + more, (RING.slots - CONTROL_SLOTS) as usize);
@@ -328,7 +329,7 @@ fn a_key_is_good_only_where_it_was_shared() {
     let [mut c, _d] = sides(64);
     let error = c.lane.import(c.endpoint, &key).unwrap_err();
     assert!(matches!(error, TransportError::Refused { .. }), "{error}");
-    // Changes the key's number, its length, and its nonce twice.
+    // Changes one byte each: of the key's number, of its length, and (twice) of its nonce.
     for at in [5, 6, 7, key.0.len() - 1] {
         let mut forged = key.clone();
         forged.0[at] ^= 1;
