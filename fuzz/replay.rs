@@ -41,7 +41,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 fn check(target: &str, run: fn(&[u8]), input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(input))) {
-        eprintln!("{target} fails on the bytes {input:02x?}: after the fix, keep them in");
+        eprintln!("{target} fails on the bytes {input:02x?}. After the fix, keep these bytes in");
         eprintln!("fuzz/crashes/{target}/NAME");
         resume_unwind(panic);
     }

@@ -99,7 +99,7 @@ fn a_rank_that_waits_for_a_device_peeks_at_it() {
 }
 
 #[test]
-fn a_rank_without_shared_memory_peers_sleeps_until_the_device_signals() {
+fn a_rank_with_no_peer_in_shared_memory_sleeps_until_the_device_signals() {
     ping_pong(3, Duration::from_millis(20));
     let longest = LONGEST_US.load(Ordering::Relaxed);
     assert!(longest >= 1000, "the longest allowed sleep is only {longest} µs");

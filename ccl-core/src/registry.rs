@@ -32,7 +32,8 @@ pub struct Setup {
     pub link_within: Duration,
     /// The longest time, after a break, for which a peer that can be reached may stay silent before
     /// its connections count as lost. A rank that computes does not poll, so it does not answer. If
-    /// the control plane detects dead ranks, this time can exceed the longest computation.
+    /// the control plane detects dead ranks, this limit need not do so, and may be set to more than
+    /// the longest computation.
     pub silent_within: Duration,
 }
 
@@ -93,8 +94,8 @@ pub struct TransportKind {
     pub names_devices: fn(&Config) -> bool,
     /// Function that makes the transport.
     pub make: Make,
-    /// Function that returns a shorter form of a listener's address, without the last network
-    /// address in it; none if the listener's address has only one network address.
+    /// Function that shortens the address of a listener by the last network location in it, and
+    /// returns the rest; none if the address has only one network location.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

@@ -279,7 +279,7 @@ mod tests {
                 let mut first = Communicator::join_with(how, config).unwrap();
                 assert!(
                     first.measured.is_some() && first.note().is_none(),
-                    "one pair is measured without a note"
+                    "the only pair was not measured, or its measurement left a note"
                 );
                 let note = Some("so it is".to_owned());
                 first.measured = Some(Measured { more_flows: true, note: note.clone() });

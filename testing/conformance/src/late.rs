@@ -1,4 +1,7 @@
-//! Puts with two sources or two destinations, some of which change while the puts are under way.
+//! Puts from two ranges of memory, and puts that go to memory other than the sender names
+//! (redirects). Sources and redirects may change while a put is under way.
+//!
+//! A point whose name begins with `claim:` is tested only if the device promises it.
 
 use ccl_core::transport::{LocalSlice, WorkRequest};
 
@@ -244,6 +247,6 @@ fn too_long(fixture: &dyn Fixture) -> Outcome {
     arrives(fixture, &mut pair, 1, HEAD + bytes)?;
     let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
     ensure!(there.iter().all(|byte| *byte == UNTOUCHED), "the put followed the redirect");
-    ensure!(here == text, "the bytes are not where the sender says");
+    ensure!(here == text, "the bytes are not in the memory that the sender named");
     PASSED
 }

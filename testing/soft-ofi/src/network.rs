@@ -55,7 +55,7 @@ pub(crate) struct Queue {
     pub(crate) late: Vec<Completion>,
     /// Descriptor that signals completions, if the caller asked for one.
     pub(crate) bell: Option<c_int>,
-    /// Error that every read returns once a read has failed; 0 before.
+    /// Error of the first read that failed, which all later reads return; 0 if none has failed.
     pub(crate) error: c_int,
 }
 
@@ -258,7 +258,7 @@ impl Network {
 }
 
 impl Provider {
-    /// Returns whether anything travels.
+    /// Returns whether messages of this provider travel.
     pub(crate) fn moves(&self) -> bool {
         matches!(self.condition, Condition::Good | Condition::Congested)
     }

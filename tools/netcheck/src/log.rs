@@ -1,5 +1,5 @@
-//! NCCL's logger, as a plugin sees it: the plugin's warnings go into the report of the point (one
-//! demand on a plugin) under test.
+//! NCCL's logger, as a plugin sees it. The plugin's warnings go into the report of the point under
+//! test; a point is one demand on a plugin.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::OnceLock;
@@ -52,8 +52,8 @@ pub(crate) fn logger() -> Logger {
 
 #[allow(
     clippy::too_many_arguments,
-    reason = "C passes each argument by itself, so no struct can stand for them: five that NCCL's \
-              interface fixes, and those that a plugin's format may name"
+    reason = "C passes each argument by itself, so no struct can stand for them. The arguments are \
+              the five that NCCL's interface fixes, and those that a plugin's format may name"
 )]
 unsafe extern "C" fn log(
     level: LogLevel,

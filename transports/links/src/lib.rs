@@ -117,8 +117,8 @@ impl Links {
         }
     }
 
-    /// Returns whether something has happened on any link. Returns none if only a check of each
-    /// link and a call of [`MessageLinks::poll`] can show this.
+    /// Returns whether something has happened on any link, if that is known: `None` means that only
+    /// a check of each link and a call of [`MessageLinks::poll`] can show it.
     #[inline]
     pub fn peek(&mut self) -> Option<Peek> {
         if self.has_mapped { None } else { self.messages()?.peek() }
@@ -146,7 +146,7 @@ impl Links {
         self.messages.as_deref()
     }
 
-    /// Takes the message links, for use by other ports.
+    /// Takes the message links, so that the caller can use them for other links.
     #[must_use]
     pub fn into_messages(self) -> Option<MessageLinks> {
         self.messages.map(|messages| *messages)

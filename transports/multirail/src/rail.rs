@@ -17,15 +17,14 @@ use crate::note::{ArrivalReport, RailFailure, WINDOW};
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of remembered arrivals, enough to include every put that the peer may count as under way.
 const HEARD: usize = 2 * WINDOW;
-/// Number of consecutive puts, up to the newest, among which an immediate must be unique. The peer
-/// remembers the last [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So
-/// no put older than the last `IMMEDIATES` puts can be mistaken for a new put with the same
-/// immediate.
+/// Number of newest puts of a rail whose immediates must all differ. The peer remembers the last
+/// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So a put that is older
+/// than these newest puts cannot be mistaken for a new put with the same immediate.
 const IMMEDIATES: usize = 4 * WINDOW;
 /// Number of different immediates that a user of this crate must use in turn for repeated puts of
-/// one kind. When a rail fails, its peer must be able to tell apart the puts that have equal
-/// immediates. With this number of immediates, a rail that has its share of the puts carries at
-/// least `IMMEDIATES` puts between two puts with the same immediate.
+/// one kind. Among the newest [`IMMEDIATES`] puts of a rail, no immediate may occur twice: when the
+/// rail fails, its peer tells the puts apart by their immediates. Even if the puts are spread over
+/// [`RAILS_MAX`] rails, each rail then carries that many puts before an immediate occurs again.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
@@ -43,7 +42,7 @@ const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
 /// Time, in seconds, within which a put counts as done at once. The rails are not compared for such
-/// a put, because the comparison takes about as long.
+/// a put, because the comparison takes about as long as the put.
 const AT_ONCE_S: f64 = 1e-6;
 /// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;
@@ -162,10 +161,11 @@ pub(crate) struct Rail {
     immediates: VecDeque<u32>,
     /// Number of puts with an immediate that are done, since the rail was connected last.
     done: u64,
-    /// Number of puts that are not done; `bytes` is the number of their bytes.
+    /// Number of puts that are not done.
     open: usize,
     /// Number of open puts that are control. They do not count against `depth`.
     open_control: usize,
+    /// Bytes of the open puts.
     bytes: usize,
     /// Load of the rail's device, shared by all links, so that links with one put each under way
     /// choose different devices.
@@ -174,9 +174,9 @@ pub(crate) struct Rail {
     /// Arrivals before the rail came back, kept until the peer no longer needs them.
     before: Option<Arrivals>,
     rate: Rate,
-    /// True if the proof that the joining rail works is done, or none can be made; `informed` is
-    /// true if the keys of all memory that the peer shares have arrived.
+    /// True if the proof that the joining rail works is done, or if no proof can be made.
     proved: bool,
+    /// True if the keys of all memory that the peer shares have arrived.
     informed: bool,
     /// True while the proof must be posted again, because the rail's device did not take it.
     pub(crate) owes_proof: bool,
@@ -294,8 +294,8 @@ impl Rail {
     }
 
     /// Returns the time until a put of `bytes` bytes would be done, in seconds. `best` is the
-    /// bandwidth of the fastest rail. It applies if the last measurement is old: a rail that was
-    /// slow a while ago gets another chance.
+    /// bandwidth of the fastest rail. If this rail's last measurement is old, the rail counts as
+    /// being as fast as `best`: a rail that was slow a while ago gets another chance.
     pub(crate) fn expects(&self, bytes: usize, best: f64, now: Instant) -> f64 {
         let own = self.rate.bytes_per_s.max(1.0);
         let lately = now.since(self.rate.measured) < MEASURED_LATELY;

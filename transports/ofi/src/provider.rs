@@ -13,14 +13,15 @@ use crate::native::{Hints, Info, OfiError, functions};
 /// Bytes of completion data that a transport needs.
 pub(crate) const DATA_BYTES: usize = 4;
 
-/// Variable of the provider [`LIMITED`], and a value for it: a limit in bytes. No message of this
-/// transport exceeds it. The provider sends a longer message only after a request to the receiver;
-/// without the variable, the limit is 16 KiB. Endpoints with different values do not connect.
+/// Variable of the provider [`LIMITED`], and a value for it: the number of bytes up to which the
+/// provider sends a message without first asking the receiver. All messages of this transport are
+/// shorter. Without the variable, the limit is 16 KiB. Endpoints with different values do not
+/// connect.
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
-/// First major version of that provider that does not read the variable. The version comes with
-/// libfabric 1.20, where the provider is not needed: since 1.18, `tcp` needs no `ofi_rxm` above it.
+/// First major version of [`LIMITED`] that does not read the variable: that of libfabric 1.20. It
+/// needs no variable there, because since libfabric 1.18 `tcp` is used without `ofi_rxm`.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.

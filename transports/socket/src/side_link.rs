@@ -13,8 +13,8 @@ use crate::links::{Break, BreakLimits, Intent, Link, LinkId, Reconnector};
 use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
-/// Lower bound of the time limit for a repair: the dialling side learns of a break by its kernel's
-/// keepalive probe ([`KEEPALIVE`]).
+/// Lower bound of the time limit for a repair. The dialling side may learn of a break only when its
+/// kernel's keepalive probe ([`KEEPALIVE`]) gets no answer.
 const MENDED_WITHIN_MIN: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// One end of a link's side connection. A connection that breaks, for example because a middlebox
@@ -86,8 +86,8 @@ impl SideLink {
         self.connection.is_flushed()
     }
 
-    /// Returns whether calls need not wait for the connection: everything is sent, or the peer has
-    /// been away for so long that the rest has to wait until the peer comes back.
+    /// Returns whether a caller that waits for its messages to be sent can go on: everything is
+    /// sent, or the peer has been away for so long that the rest has to wait for its return.
     pub fn is_settled(&self) -> bool {
         self.broken.as_ref().is_some_and(Break::is_overdue) || self.is_flushed()
     }
@@ -156,7 +156,7 @@ impl SideLink {
         };
         tracing::info!(self.peer, "the side connection is back");
         self.connection.replace_connection(connection);
-        // The break ends when the peer has resumed.
+        // This break ends when the peer has resumed.
         Break::begin(&mut self.broken, ConnectionEnd::Closed, now);
         Ok(true)
     }

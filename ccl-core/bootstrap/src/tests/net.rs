@@ -54,7 +54,7 @@ enum Event {
     /// A wire, its receiving end, and bytes; `None` closes the wire.
     Wire(usize, usize, Option<Vec<u8>>),
     /// A connection attempt of a rank arrives at another rank.
-    GateVerdict(Rank, ConnectionId, Rank),
+    ConnectionAttempt(Rank, ConnectionId, Rank),
     Tick(Rank),
     Operation,
     Plan(usize),
@@ -220,7 +220,7 @@ impl Net {
                     self.input(rank, bytes.map_or(hang_up, |b| Input::Bytes(connection, b)));
                 }
             }
-            Event::GateVerdict(from, connection, to) => self.verdict(from, connection, to),
+            Event::ConnectionAttempt(from, connection, to) => self.attempt(from, connection, to),
             Event::Tick(rank) => {
                 let node = &mut self.nodes[rank as usize];
                 if node.tick_at == self.now {
@@ -247,7 +247,7 @@ impl Net {
         self.push(self.now + Duration::from_micros(200), Event::Operation);
     }
 
-    fn verdict(&mut self, from: Rank, connection: ConnectionId, to: Rank) {
+    fn attempt(&mut self, from: Rank, connection: ConnectionId, to: Rank) {
         let back = self.now + self.latency();
         match self.nodes[to as usize].state {
             State::CutOff => {}
@@ -318,7 +318,7 @@ impl Net {
         let index = rank as usize;
         while let Some((connection, to)) = self.nodes[index].control.next_dial() {
             let at = self.now + self.latency();
-            self.push(at, Event::GateVerdict(rank, connection, to));
+            self.push(at, Event::ConnectionAttempt(rank, connection, to));
         }
         if self.nodes[index].control.wants_rendezvous_port() {
             self.nodes[index].control.set_rendezvous_port(1000 + rank as u16, self.now);
@@ -357,7 +357,8 @@ impl Net {
         }
     }
 
-    /// Records a rank's new verdict. Call this after sending: a rank acts on a verdict only then.
+    /// Records a rank's new verdict. Call this after the rank has sent its messages, because a rank
+    /// acts on a verdict only after sending.
     fn remember(&mut self, index: usize) {
         let Some(verdict) = self.nodes[index].control.last_verdict().cloned() else { return };
         let known = self.nodes[index].verdicts.last();

@@ -26,7 +26,8 @@ const OTHER_ID: u64 = GROUPS as u64;
 /// Number of registrations that the peer may know before deregistered ones are withdrawn.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
-/// withheld, but a message that is longer than its buffer may need the CTS.
+/// withheld, because short messages arrive in slots without it. But the sender's message may be
+/// long even though its buffer is short, and the sender of a long message waits for the CTS.
 const CTS_AFTER: Duration = Duration::from_millis(1);
 /// Time after which withheld CTS are sent even while messages arrive.
 const CTS_AT_LAST: Duration = Duration::from_millis(10);
@@ -38,7 +39,7 @@ struct Entry {
     /// Bytes received so far.
     got: usize,
     is_done: bool,
-    /// True if the message is expected in some slot.
+    /// True if [`Receiver::expected`] has a guess of the slot in which the message will arrive.
     is_expected: bool,
 }
 
@@ -104,13 +105,15 @@ pub(crate) struct Receiver {
     freed: u32,
     /// Number of times that the peer was told of free slots, modulo 2^32.
     freed_turn: u32,
+    /// Guesses of the slots in which the messages for buffers without a sent CTS will arrive.
     expected: Expected,
-    /// Set of groups with a withheld CTS and a buffer that has no guessed slot.
+    /// Set of groups, as bits, that have a withheld CTS and a buffer for which no slot is guessed.
     unexpected: u64,
-    /// Slot of a message that was expected elsewhere; new guesses begin after this slot.
+    /// Slot in which a message has arrived although its guess named another slot; new guesses
+    /// begin after this slot.
     astray: Option<usize>,
-    /// True while messages for buffers with a CTS arrive in slots. The slots of other messages
-    /// cannot be guessed then.
+    /// True while messages whose CTS has been sent arrive in slots all the same. During this time,
+    /// nobody can guess which slots are left for the messages without a CTS.
     is_mixed: bool,
     /// True if messages were placed directly since the lane's last `flush_acknowledgements`.
     was_placed: bool,
@@ -237,7 +240,7 @@ impl Receiver {
             }
             group.entries.iter_mut().for_each(|entry| entry.is_expected = false);
         }
-        // A connection that fails here has no messages to discard.
+        // If the connection fails here, no further message arrives that would have to be discarded.
         let cleared = self.expected.clear(&mut self.connection, None).and_then(|_| self.settle());
         if let Err(error) = cleared {
             self.connection.abort(&error.text);
@@ -288,7 +291,7 @@ impl Receiver {
             self.withheld &= !bit;
             return Err(error);
         }
-        // Short messages need no CTS, as long as no held message blocks them.
+        // Short messages need no CTS; if held messages block them, `settle` sends the CTS.
         let Settings { slot_bytes, short_bytes, .. } = self.settings;
         let short_bytes = if self.expected.guesses() { slot_bytes } else { short_bytes };
         if self.withheld & bit != 0 && buffers.iter().any(|buffer| buffer.bytes > short_bytes) {
@@ -522,7 +525,8 @@ impl Receiver {
         let Some((at, index)) = self.find(header.tag, header.ordinal) else { return Ok(false) };
         let entry = &mut self.groups[at].entries[index];
         if std::mem::take(&mut entry.is_expected) {
-            // The guessed slot's message would overwrite this one.
+            // Another message will arrive in the guessed slot. It must not be redirected to this
+            // buffer, where it would overwrite the message that is delivered now.
             self.expected.forget(&mut self.connection, (at, index))?;
             self.astray.get_or_insert(slot);
             self.unexpected |= self.withheld & 1 << at;
@@ -586,10 +590,10 @@ impl Receiver {
     }
 
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
-    /// announced. While messages are held or slots are not guessed, a quarter is enough. The peer
-    /// reserves at least a quarter of all slots for messages with known buffers. In these cases,
-    /// less than a quarter of all slots is unannounced, so the peer can use at least one of the
-    /// reserved slots.
+    /// announced. A quarter is enough while messages are held or slots are not guessed, because
+    /// then the peer may need a slot for a message with a CTS. The peer reserves at least a quarter
+    /// of all slots for such messages; with less than a quarter unannounced, the peer can use at
+    /// least one reserved slot.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -695,8 +699,8 @@ impl Receiver {
         number
     }
 
-    /// Withdraws deregistered memory. Deregistration withdraws memory from one communicator only,
-    /// and other communicators may have used that memory too.
+    /// Withdraws deregistered memory. This is necessary because deregistration withdraws memory
+    /// from one communicator only, and this communicator may have used that memory too.
     fn forget_gone(&mut self) {
         let gone = |known: &Known| known.memory.strong_count() == 0;
         while let Some(known) = self.known.iter().find(|known| gone(known)) {

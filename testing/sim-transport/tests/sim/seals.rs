@@ -72,7 +72,7 @@ fn short_messages_are_taken_before_their_immediates() {
 }
 
 #[test]
-fn slots_are_granted_again_after_their_immediates() {
+fn a_slot_is_granted_again_only_after_its_immediate() {
     let (world, mut links) = begin();
     (0..SLOTS as u8).for_each(|value| send(&world, &mut links[0], TO, 8, value));
     world.advance(world.now() + Duration::from_secs(1));

@@ -113,7 +113,8 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
     }))
 }
 
-/// Returns a finding if an interface is much faster than one that is used or may be used.
+/// Returns a finding if an interface is much faster than one that is used, or than one that may be
+/// used by default.
 fn slow(
     subject: &str,
     all: &[Interface],

@@ -9,7 +9,7 @@ use crate::geometry::{Counts, Layout};
 pub enum Source {
     /// Input of a rank or a pair; see [`Recipe::input`](super::generate::Recipe::input).
     Input {
-        /// Number of the sequence of elements (the stream) of that rank or pair.
+        /// Identifier of the sequence of elements (the stream) of that rank or pair.
         stream: u64,
     },
     /// Reduction over all ranks.

@@ -16,8 +16,8 @@ use crate::streams::roofline_s;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f13",
     title: "an all_to_all with credits, and with pauses alone",
-    source: "with receiver-driven admission and DCQCN off, spine switches never sent sustained \
-             pauses to rack switches in four years (§6.4); receivers' channel buffers limit what \
+    source: "in four years without DCQCN but with receiver-driven admission, spine switches never \
+             sent sustained pauses to rack switches (§6.4); receivers' channel buffers limit what \
              is in flight (§6.3.2)",
     parameters: &[
         Parameter { name: "racks", value: 3.0, what: "racks of 16 NICs of 400 Gbit/s" },
@@ -59,10 +59,10 @@ fn tell(
     findings.note(format!("{name}: pauses of all links"), Unit::Count, f64::from(pauses));
     let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
     findings.note(format!("{name}: longest queue"), Unit::Bytes, most);
-    let what = format!("{name}: pauses of spine to rack switches");
+    let what = format!("{name}: pauses of links from rack to spine switches");
     findings.note(what, Unit::Count, f64::from(upwards));
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
-    let what = format!("{name}: part of the time in these pauses");
+    let what = format!("{name}: part of the time that these links are paused");
     match credit_bytes {
         // Pauses of up to a thousandth of the time, as a mean over the links, do not count as
         // sustained.
@@ -72,7 +72,7 @@ fn tell(
     let in_flight = outcome.in_flight_bytes_max;
     match credit_bytes {
         Some(credit_bytes) => {
-            let what = format!("{name}: in flight to a receiver, of its credits");
+            let what = format!("{name}: in flight to a receiver / its credits");
             findings.expect(what, Unit::Part, in_flight / credit_bytes, Expected::AtMost(1.0));
         }
         None => findings.note(format!("{name}: in flight to a receiver"), Unit::Bytes, in_flight),

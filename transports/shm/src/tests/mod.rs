@@ -168,8 +168,8 @@ fn outstanding_puts_are_limited_as_the_capabilities_say() {
         assert_eq!(sender.lane.poll_timeout(), Some(ccl_core::time::Instant::ZERO));
         assert_eq!(sender.events().len(), depth);
     }
-    // Puts that were reported done may still be in the ring. The ring keeps slots for credits and
-    // CTS.
+    // Puts that were reported done may still be in the ring, so fewer than `depth` puts fit. Some
+    // slots of the ring are kept for credits and CTS.
     let work = vec![sender.put(remote, 1, Some(1), 3); depth];
     let more = sender.lane.post(now(), &work).unwrap();
     assert_eq!(depth + more, (RING.slots - CONTROL_SLOTS) as usize);
@@ -284,7 +284,7 @@ fn offers_beyond_the_limit_wait_in_the_socket() {
 }
 
 #[test]
-fn memory_shared_before_the_peer_closed_is_still_mapped() {
+fn memory_of_a_closed_peer_can_be_mapped_if_its_key_came_before() {
     for unread in [false, true] {
         let [mut a, mut b] = sides(64);
         let key = a.lane.share(a.endpoint, a.key).unwrap();
