@@ -70,7 +70,8 @@ fn forks() -> Result<(), Error> {
     });
     if child == 0 {
         let is_told = matches!(result, Err(Error::Forked));
-        // Releases the buffer before the communicator, which might still refer to it.
+        // The child releases the buffer first. If its communicator still used the buffer, dropping
+        // the communicator would fail.
         drop(buffer);
         drop(communicator);
         // SAFETY: `_exit` ends this process and nothing else.
@@ -310,7 +311,7 @@ fn a_rank_that_leaves_is_named() {
 /// A rank that leaves after its part of a reduce, while the root waits for a late rank, has not
 /// failed.
 #[test]
-fn a_rank_that_leaves_after_its_part_is_not_missed() {
+fn a_rank_that_leaves_after_its_part_does_not_count_as_failed() {
     ranks(3, |c| {
         if c.rank() == 0 {
             std::thread::sleep(Duration::from_millis(500));
@@ -354,7 +355,7 @@ fn a_rank_that_never_calls_is_named() {
         assert!(error.contains("a message from rank 2"), "{error}");
         assert!(*took < stretched(ENDED), "{took:?}");
     }
-    // The first deadline ends both calls, which need not begin together.
+    // Whichever call began first ends both by its deadline, so the other may take less time.
     let longest = errors[0].1.max(errors[1].1);
     assert!(longest > Duration::from_millis(900), "{longest:?}");
     let (late, _) = &errors[2];

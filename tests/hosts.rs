@@ -227,7 +227,7 @@ fn a_rank_that_leaves_early_loses_no_data() {
 }
 
 #[test]
-fn ranks_that_disagree_across_hosts_are_named() {
+fn ranks_of_several_hosts_with_different_counts_are_named() {
     let errors = placed(
         3,
         |rank| rank,

@@ -50,9 +50,9 @@ pub struct Asked<'a> {
     pub hosts: &'a Hosts,
 }
 
-/// Returns the durations of a call with equal blocks, the fastest first: by each algorithm, and by
-/// the fastest algorithm with slot fractions. The prediction takes some milliseconds for 16 ranks;
-/// for more ranks the list is empty.
+/// Returns the durations of a call with equal blocks, the fastest first: of each algorithm with
+/// whole slots, and of the fastest algorithm also with each fraction of a slot. The prediction
+/// takes some milliseconds for 16 ranks; for more ranks the list is empty.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ pub fn predicted(
         all.iter().map(|(variant, _, time)| (*variant, *time)).collect();
     let fastest = all.iter().min_by(|one, other| one.2.total_cmp(&other.2));
     if let Some((variant, programs, _)) = fastest {
-        // A buffer that fits a fraction of a slot takes the same time with whole slots.
+        // A fraction that holds the whole buffer is left out: it takes as long as a whole slot.
         let shorter =
             |slot_fraction: &SlotFraction| slot_fraction.bytes(shape.slot_bytes, 64) < asked.bytes;
         for slot_fraction in SlotFraction::ALL.into_iter().skip(1).filter(shorter) {

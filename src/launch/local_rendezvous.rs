@@ -71,7 +71,7 @@ fn serve(listener: &UnixListener, text: &str, ended: &AtomicBool) {
                 // up.
                 let _ = stream.write_all(text.as_bytes());
             }
-            Ok(_) => tracing::warn!("another user's process was refused the unique id"),
+            Ok(_) => tracing::warn!("another user's process asked for the unique id; refused"),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
@@ -95,7 +95,8 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
                         .parse()
                         .map_err(|e| fail(format!("rank 0's answer cannot be used: {e}")));
                 }
-                // The rendezvous of the job's previous step may have ended just now: try again.
+                // The rendezvous of the launcher's previous job step may have ended just now: try
+                // again.
                 Err(error) if deadline.is_past() => return Err(fail(error.to_string())),
                 Err(_) => {}
             },
@@ -144,7 +145,8 @@ mod tests {
         let second = LocalRendezvous::open(&name, &id).unwrap_err().to_string();
         assert!(second.contains("already listens"), "{second}");
         drop(server);
-        // A child that another thread starts meanwhile holds the socket, too, until it calls exec.
+        // If another test forks a child meanwhile, the child holds the socket, too, until it calls
+        // exec.
         let patience = Deadline::after(Duration::from_secs(10));
         while let Err(error) = LocalRendezvous::open(&name, &id) {
             assert!(!patience.left().is_zero(), "{error}");

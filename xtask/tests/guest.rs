@@ -43,12 +43,12 @@ mod guest {
         assert_eq!(output.status.code(), Some(0));
         let expected = [bytes.as_slice(), b"end"].concat();
         assert!(output.stdout == expected, "stdout differs: {} bytes", output.stdout.len());
-        // An installation of the guest prints a message before these bytes.
+        // If the guest had to be installed first, a message about that precedes these bytes.
         assert!(output.stderr.ends_with(&bytes), "stderr differs: {} bytes", output.stderr.len());
     }
 
     #[test]
-    fn the_command_gets_its_words_directory_and_environment() {
+    fn the_command_gets_its_arguments_its_directory_and_its_environment() {
         let script = "pwd; printf '<%s>' \"$@\" \"$FERROCCL_TEST_WORD\"; uname -r; nproc";
         let words = ["--smp", "1", "--", "sh", "-c", script, "sh", "a b", "", "c'd\ne"];
         let Some(output) = guest(&words) else { return };
@@ -59,7 +59,7 @@ mod guest {
     }
 
     #[test]
-    fn only_shared_directories_are_written_to() {
+    fn the_guest_changes_only_shared_directories_of_the_host() {
         let base = std::env::temp_dir().join(format!("ferroccl-shared-{}", std::process::id()));
         std::fs::create_dir_all(base.join("rw")).unwrap();
         let script = "echo kept >\"$1/rw/kept\" && echo lost >\"$1/lost\" && cat \"$1/lost\"";

@@ -9,14 +9,17 @@
 //! Order of the messages on a connection, with the connector on the left:
 //!
 //! ```text
-//! Open {protocol, nonce}  ->                    the connector speaks first: a port scanner that
-//!                         <-  Challenge {nonce}  stays silent learns nothing
-//! Proof {mac}             ->                    the connector proves first: a stranger gets no
-//!                         <-  RootProof {mac}    proof to work on, and costs one small HMAC
+//! Open {protocol, nonce}  ->
+//!                         <-  Challenge {nonce}
+//! Proof {mac}             ->
+//!                         <-  RootProof {mac}
 //! Hello {rank, ...}       ->
 //!                         <-  Waiting {missing}  now and then
 //!                         <-  Referral | Refused
 //! ```
+//!
+//! The connector speaks first, so a port scanner that stays silent learns nothing. The connector
+//! also proves first, so a stranger gets no proof to work on, and costs only one small HMAC.
 //!
 //! Two ranks that connect after joining use the same challenge, with a secret of their
 //! communicator. Instead of `Hello` the connector sends `Fetch`, answered by the `Members` of the

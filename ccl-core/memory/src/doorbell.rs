@@ -75,9 +75,9 @@ impl Doorbell {
         };
         let before = rings.load(Ordering::Relaxed);
         sleeping.store(1, Ordering::Relaxed);
-        // SeqCst: the announcement comes before the owner's last look. A ring that is already
-        // counted in `before` cannot end the sleep, but the last look sees the data that was
-        // published before the ring.
+        // SeqCst: the announcement comes before the owner's last look. If a ring is already counted
+        // in `before`, it cannot end the sleep. But then the last look sees the data that was
+        // published before that ring.
         fence(order::announce());
         if !arrived() {
             (self.parking.sleep)(rings, before, at_most);

@@ -39,9 +39,10 @@ pub fn publish<const N: usize>(
 }
 
 /// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
-/// past the ring's end wraps around. The entry keeps its old number while its words change. A
-/// reader must first copy the entries and then read their numbers again to find the newest. It
-/// discards the entry that follows the newest one in the ring, because that entry may be changing.
+/// past the ring's end wraps around. Unlike there, the entry keeps its old number while its words
+/// change. So a reader must first copy the entries, and then read the numbers in the ring again to
+/// find the newest. It discards its copy of the entry that follows the newest one in the ring,
+/// because that entry may have been changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

@@ -4,7 +4,7 @@ use super::bound::{Step, range};
 use super::{Execution, Link};
 use crate::types::Rank;
 
-/// Direction of a link that a strand uses.
+/// Use of a link by a strand, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkUse {
     /// The strand.

@@ -31,7 +31,7 @@ macro_rules! level {
             terms: [Term; 2],
             elements: usize,
         ) {
-            // SAFETY: the caller's promise, word for word.
+            // SAFETY: the contract of the called function is the contract of this one.
             unsafe { fold::pair::<U, O>(parameters, dst, terms, elements) }
         }
 
@@ -42,7 +42,7 @@ macro_rules! level {
             terms: &[Term],
             elements: usize,
         ) {
-            // SAFETY: the caller's promise, word for word.
+            // SAFETY: the contract of the called function is the contract of this one.
             unsafe { fold::many::<U, O>(parameters, dsts, terms, elements) }
         }
     };
@@ -103,13 +103,13 @@ fn of_op<U: Unit, M: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loop
     }
 }
 
-/// Returns the loops of an operator on a type that uses no loops of another type.
+/// Returns the loops of an operator on a type that uses its own loops for all operators.
 fn alone<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     of_op::<U, U>(op, finish, level)
 }
 
-/// Returns the loops of a reduction: with `finish`, the loops that complete the reduction. The
-/// processor must have `level`.
+/// Returns the loops of a reduction. If `finish`, they are those of its last step, in which an
+/// average divides. The processor must have `level`.
 pub(crate) fn find(data_type: DataType, op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match data_type {
         DataType::Int8 => of_op::<Native<i8>, Native<u8>>(op, finish, level),

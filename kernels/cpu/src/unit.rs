@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Checks every code, every middle of two neighbours with the values next to it, and float32
-    /// values at regular steps.
+    /// Checks every code, the midpoint between each two neighbouring codes with the float32 values
+    /// next to it, and float32 values at regular steps.
     fn check_format<F: Format>(narrow: &Narrow) {
         for code in 0..1 << F::WIDTH {
             let (value, expected) = (decode::<F>(code), narrow.decode(code));

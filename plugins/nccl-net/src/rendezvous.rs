@@ -50,7 +50,7 @@ pub(crate) struct Listening {
     listeners: Vec<(ConnectionSettings, String, Box<dyn Listener>)>,
     options: ConnectOptions,
     joining: Vec<(Instant, String, Box<Receiver>)>,
-    /// Time of NCCL's first `accept` since the last connection; none before it.
+    /// Time of NCCL's first `accept` since the last connection; none if there was no such call.
     asked: Option<Instant>,
     /// Number of rejected connections reported so far.
     told: u64,
@@ -430,9 +430,10 @@ mod tests {
         }
     }
 
-    /// Tests that `NCCL_IB_TC` does not apply to TCP.
+    /// Tests that a traffic class in `NCCL_IB_TC` keeps queue pairs from using the communicator's
+    /// class, but does not keep TCP from using it.
     #[test]
-    fn the_environments_traffic_class_is_for_queue_pairs_only() {
+    fn tcp_uses_the_communicators_traffic_class_even_if_the_environment_sets_one() {
         let context = Context::new(40);
         let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 7);
         let like_tcp = World::new(2, Conditions { redirects: true, ..Conditions::default() }, 7);

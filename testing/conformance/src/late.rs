@@ -1,5 +1,5 @@
-//! Puts from two ranges of memory, and puts that go to memory other than the sender names
-//! (redirects). Sources and redirects may change while a put is under way.
+//! Puts from two ranges of memory, and puts that the receiver redirects to memory of its choice.
+//! Sources and redirects may change while a put is under way.
 //!
 //! A point whose name begins with `claim:` is tested only if the device promises it.
 
@@ -132,7 +132,7 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
         "the peer got other bytes than those at the new location"
     );
     let late = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], 0, BYTES));
-    ensure!(late.is_ok(), "relocating a put that is done failed: {late:?}");
+    ensure!(late.is_ok(), "the call to relocate a put that is done returned {late:?}");
     let unknown = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], room, 1));
     ensure!(unknown.is_err(), "a put was relocated to bytes outside the memory");
     PASSED

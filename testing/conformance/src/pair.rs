@@ -96,8 +96,8 @@ pub(crate) struct Pair {
 }
 
 impl Drop for Pair {
-    /// Lets both sides leave at the same time, as ranks do. If only one side left, it would wait
-    /// for an answer of the other.
+    /// Lets both sides leave at the same time, as ranks do. A side that leaves alone would wait for
+    /// an answer of the other side.
     fn drop(&mut self) {
         for _ in 0..FAREWELLS_MAX {
             // Both sides go on, even if one has finished.

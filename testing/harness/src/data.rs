@@ -20,7 +20,7 @@ pub struct Case {
     pub op: ReduceOp,
     /// Root rank, for collectives that have one.
     pub root: u32,
-    /// Elements of a block; uneven blocks have from none to twice this number.
+    /// Number of elements of a block; uneven blocks have between 0 and twice this number.
     pub count: usize,
     /// Algorithm, or `None` to let the planner choose.
     pub algorithm: Option<&'static str>,
@@ -39,7 +39,7 @@ impl Case {
 /// First element and length of each block.
 type Places = Vec<(usize, usize)>;
 
-/// Rank of a communicator, for one case.
+/// A case, as one rank of a communicator sees it.
 #[derive(Clone, Copy)]
 struct Seat<'a> {
     case: &'a Case,
@@ -293,7 +293,7 @@ fn run_in_place(
 ) -> (Vec<u8>, Vec<u8>) {
     let width = seat.case.data_type.bytes();
     // The smaller buffer is this rank's block of the larger one. If the rank does not know the
-    // other ranks' counts, the larger buffer has that block only.
+    // other ranks' counts, the larger buffer consists of this rank's block only.
     match (sends.len(), recvs.len(), call.sizes) {
         (1, _, Sizes::Own(_)) => recvs = sends.clone(),
         (_, 1, Sizes::Own(_)) => sends = recvs.clone(),

@@ -176,8 +176,8 @@ fn copy_changes(from: &Region, to: &Region, common: &mut Vec<u8>) {
 /// A device of another process.
 ///
 /// Memory that is [registered](Device::register), and not [allocated](Device::allocate), has a copy
-/// in shared memory. Bytes that this process has changed are copied to it when puts are posted.
-/// Bytes that puts have changed are copied back when a poll reports an arrival.
+/// in shared memory. When puts are posted, bytes that this process has changed are copied to shared
+/// memory. When a poll reports an arrival, bytes that puts have changed are copied back.
 #[derive(Clone, Debug)]
 pub struct RemoteDevice(Arc<Shared>);
 

@@ -245,7 +245,8 @@ unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, coun
             return -EAGAIN;
         }
         bell.iter().for_each(|bell| objects::quiet(*bell));
-        // Requests that travel only when a queue is read would not wake the caller.
+        // A request may be left that this network moves only when a queue is read. Its completion
+        // would not wake the caller.
         if network.may_travel(queue) {
             return -EAGAIN;
         }

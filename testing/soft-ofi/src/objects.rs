@@ -100,7 +100,7 @@ pub(crate) fn load(start: usize, bytes: usize, into: &mut Vec<u8>) {
     into.resize(at + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(start);
     // SAFETY: the caller that posted the memory keeps it valid until the request has completed or
-    // the endpoint is closed. Both need the lock, which is held here.
+    // the endpoint is closed. Neither can happen now, because both need the lock, held here.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(at), bytes) };
 }
 
@@ -108,7 +108,8 @@ pub(crate) fn load(start: usize, bytes: usize, into: &mut Vec<u8>) {
 pub(crate) fn store(start: usize, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(start);
     // SAFETY: the caller that posted or registered the memory keeps it valid until the receive has
-    // completed or the registration is closed. Both need the lock, which is held here.
+    // completed or the registration is closed. Neither can happen now, because both need the lock,
+    // held here.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 

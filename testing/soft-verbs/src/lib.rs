@@ -3,7 +3,7 @@
 //! room, and ports that go away silently.
 //!
 //! [`functions`] returns a table of functions like that of libibverbs. The table's
-//! `get_device_list` lists a [`SoftDevice`], under its name, until that value is dropped. Writes
+//! `get_device_list` lists a [`SoftDevice`], under its name, until the device is dropped. Writes
 //! travel when a completion queue of any device is polled: the seed draws the queue pairs that
 //! send, and only writes of the same queue pair stay in order. The creation of a queue pair sets
 //! the numbers of send and receive requests for which the pair has room. A send request without a
@@ -19,10 +19,10 @@ use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, ibv_event_type, ib
 pub use calls::functions;
 use network::Fault;
 pub use network::Traffic;
-/// Names of the statuses and events that a test can give a device.
+/// Crate with the names of the statuses and events that a test can make a device report.
 pub use rdma_sys as sys;
 
-/// Properties of a device.
+/// Limits of a device.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Largest number of queue pairs.

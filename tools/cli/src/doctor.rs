@@ -16,7 +16,7 @@ use ferroccl::bootstrap::Endpoint;
 The command changes nothing. Run it where the ranks run: in their container, by their launcher, with
 their environment. Root can check more (ACS). docs/doctor.md lists the checks.
 Verdicts: fault (something does not work), warning (slower or less safe than it could be), advice
-(may be on purpose), unknown (cannot be determined from here), ok.
+(a setting that may be on purpose), unknown (cannot be determined from here), ok.
 Exit status: 0 without faults and warnings, 1 with any of them, 2 if nothing was examined.
 Examples:
   ferroccl doctor
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_end_is_left_behind() {
+    fn the_report_does_not_wait_for_processes_that_do_not_end() {
         let start = Instant::now();
         let long = Duration::from_secs(60);
         // The report is complete, and a child process holds the pipes open.

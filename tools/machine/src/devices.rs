@@ -9,9 +9,9 @@ use super::Files;
 pub struct Device {
     /// Name as people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
     pub name: String,
-    /// Path of its directory in sysfs, with all symbolic links resolved. A software
-    /// device, such as `rxe0` over `eth0`, has the path of the hardware below its network
-    /// interface. Without such hardware, its path names no PCI function.
+    /// Path of its directory in sysfs, with all symbolic links resolved. A software device, such as
+    /// `rxe0` over `eth0`, has the path of the hardware that its network interface uses. Without
+    /// such hardware, its path names no PCI function.
     pub path: String,
     /// Locality of the device: its NUMA node and PCI path.
     pub locality: Locality,
@@ -70,7 +70,8 @@ fn function(path: &str) -> Option<&str> {
 }
 
 /// Returns the directory where a GPU's card begins. A GPU of AMD is below the bridges of a switch
-/// on the same card. (AMD's root ports have another vendor number than its GPUs.)
+/// on the same card. The search does not go on to AMD's root ports, since they have another vendor
+/// number than its GPUs.
 fn card(host: &Files, gpu: &str) -> String {
     let mut top = gpu;
     while let Some((above, _)) = top.rsplit_once('/') {

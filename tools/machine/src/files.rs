@@ -11,7 +11,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Largest number of bytes of a text file; the longest one read is a kernel's configuration.
+/// Largest number of bytes of a text file. The longest text file that ferroccl reads is a kernel's
+/// configuration.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const NAMES_MAX: usize = 8192;
 /// Largest number of links that are followed, as in Linux.

@@ -100,7 +100,7 @@ impl Sent<'_> {
 }
 
 /// Returns bus bandwidth divided by algorithm bandwidth, as in nccl-tests: the bytes that the best
-/// algorithm sends over the slowest link, per byte of the collective. The factor is
+/// algorithm sends over the busiest link, divided by the bytes of the call. The factor is
 /// `2 (n − 1) / n` for all_reduce, `(n − 1) / n` for collectives in which one of a rank's `n` parts
 /// need not travel, and 1 for the rest.
 #[must_use]

@@ -99,7 +99,7 @@ pub fn text(traffic: &Traffic) -> String {
 ///
 /// # Errors
 ///
-/// No known case: all values are numbers.
+/// None is known, because all values are numbers.
 pub fn json(traffic: &Traffic) -> Result<String, String> {
     let Traffic { ranks, interval_s, ref intervals } = *traffic;
     let file = File {

@@ -1,5 +1,6 @@
-//! Endpoints of a lane: one for data, and one for credits and CTS if the provider has a low-latency
-//! traffic class. Nothing relies on an order between the two.
+//! libfabric's endpoints of a lane. Each group of peers has one for data, and another one for
+//! credits and CTS if the provider has a low-latency traffic class. Nothing relies on an order
+//! between the two.
 
 use std::sync::Arc;
 

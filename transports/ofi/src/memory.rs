@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 
-/// Registrations that peers write to, each by its lane and endpoint.
+/// Registrations that peers write to; the key of each is the peer's lane and endpoint.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
 
 /// Registered memory. Each peer that it is shared with has a registration of its own, whose key is
-/// valid only while the link exists: endpoints are not connected, so only keys keep a peer out.
+/// valid only while the link exists. Datagram endpoints have no connections, so nothing but the
+/// keys keeps a peer out.
 #[derive(Debug)]
 pub(crate) struct Registered {
     region: Region,
@@ -79,8 +80,8 @@ impl Registered {
         lock(&self.shares).remove(&(lane, endpoint));
     }
 
-    /// Ends the registrations that peers write to. This side hands no more requests for the memory
-    /// to the provider.
+    /// Ends the registrations that peers write to, and marks the memory as deregistered: from now
+    /// on, this side hands no requests that name it to the provider.
     pub(crate) fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         lock(&self.shares).clear();
@@ -110,7 +111,7 @@ impl Registered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
-    /// True if the side that dialled shares the memory.
+    /// True if the memory's side is the one that dialled.
     pub(crate) dialled: bool,
     pub(crate) address: u64,
     pub(crate) bytes: u64,

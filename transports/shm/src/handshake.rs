@@ -22,7 +22,7 @@ pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };
 /// Limit on data puts whose completion is not reported yet.
 pub(crate) const DEPTH: u32 = RING.slots / 2;
 
-/// Slots of the ring that data puts leave free for credits and CTS.
+/// Number of slots of the ring that are kept for credits and CTS; puts of data do not use them.
 pub(crate) const CONTROL_SLOTS: u32 = RING.slots / 4;
 
 /// Protocol of a connection; its version changes whenever the messages or the layout of the mapped

@@ -280,7 +280,7 @@ impl Session {
         Got::End(end)
     }
 
-    /// Encrypts as many bytes as there is room for, once the socket has all earlier ones.
+    /// Encrypts as many bytes as there is room for, once the socket has taken all earlier bytes.
     pub(crate) fn write(&mut self, socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
         match self.flush(socket) {
             Ok(true) => {}

@@ -1,4 +1,5 @@
-//! Reasons for the end of a stripe.
+//! Reasons for the end of a stripe: one of the TCP connections over which the bytes of a link are
+//! striped.
 
 use ccl_memory::RegionError;
 use ccl_socket::ConnectionEnd;
@@ -14,7 +15,8 @@ pub(crate) enum StripeEnd {
     Protocol(#[from] ProtocolError),
 }
 
-/// Breach of the protocol by the peer. In messages, the peer's name precedes these texts.
+/// Reason to give up a peer: it breaks the protocol, or cannot go on after a break. In messages,
+/// the peer's name precedes these texts.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {
     #[error("sent bytes that are not a frame")]
@@ -25,7 +27,7 @@ pub(crate) enum ProtocolError {
     NeverSent,
     #[error("resumed a connection that was not broken")]
     NotBroken,
-    /// The connection lost this number of messages, which cannot be sent again.
+    /// A broken connection has lost this number of messages, which cannot be sent again.
     #[error(
         "has not received {0} messages, which cannot be sent again because their memory was \
          released"

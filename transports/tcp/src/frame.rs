@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption, 5 note
-//! 1   flags     1: the receiver reports the immediate
+//! 1   flags     1: the put has an immediate, which the receiving lane reports
 //! 4   immediate
 //! 8   offset    first byte in the peer's memory
 //! 16  memory    number of the registered memory, chosen by the receiver

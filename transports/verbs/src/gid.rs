@@ -197,7 +197,7 @@ impl Rule {
         let row = *self.fitting(rows).first().ok_or_else(|| nothing(rows))?;
         let ip = ip(row.gid);
         let reach = match merit(ip) {
-            Merit::LinkLocal => "which is link-local: give the interface an IP address",
+            Merit::LinkLocal => "which is link-local; better give the interface an IP address",
             Merit::V6 | Merit::V4 => "which is routed",
         };
         Ok(Choice { row: *row, why: format!("RoCE v2 over {ip}, {reach}") })

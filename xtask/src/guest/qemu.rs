@@ -16,8 +16,8 @@ use crate::Outcome;
 use crate::process::{self, End};
 
 const MEMORY_MIB: u32 = 3072;
-/// Largest request of the guest to the host's files, in bytes: smaller requests slow down reads,
-/// larger ones slow down directory listings.
+/// Size limit of the guest's requests to the host's files, in bytes. With a lower limit, reads are
+/// slower; with a higher limit, directory listings are slower.
 const MESSAGE_BYTES: u32 = 256 << 10;
 /// Number of the console's last lines that are shown when a guest died.
 const TAIL_LINES: usize = 40;

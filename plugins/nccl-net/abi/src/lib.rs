@@ -64,9 +64,9 @@ pub const DMA_BUF: c_int = 4;
 
 /// Device type of a plugin that runs on the host alone.
 pub const DEVICE_HOST: c_int = 0;
-/// Device type of a plugin whose device side NCCL's kernels support.
+/// Device type of a plugin with a part that runs on the GPU, in NCCL's kernels.
 pub const DEVICE_UNPACK: c_int = 1;
-/// Version of the device side that NCCL's kernels support.
+/// Version of that part which NCCL's kernels support.
 pub const DEVICE_UNPACK_VERSION: c_int = 7;
 
 /// Result of a call: `ncclResult_t`.
@@ -136,7 +136,8 @@ pub const SUBSYSTEM_ALL: c_ulong = c_ulong::MAX;
 pub type Logger =
     Option<unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, ...) -> ()>;
 
-/// NCCL's profiler: event, action on the event, its parent, its kind, its description.
+/// NCCL's profiler, with these arguments: an event, an action on it, and the event's parent, kind
+/// and description.
 pub type Profiler = Option<
     unsafe extern "C" fn(*mut *mut c_void, c_int, *mut c_void, i64, *mut c_void) -> NcclResult,
 >;

@@ -33,7 +33,7 @@ fn all_types_and_operators() {
 }
 
 #[test]
-fn all_ranks_roots_lengths_and_shapes_of_links() {
+fn all_ranks_roots_lengths_slots_and_channels() {
     for algorithm in all() {
         for ranks in [1, 2, 3, 4, 5, 8] {
             let roots = if algorithm.collective.has_root() { ranks } else { 1 };
@@ -63,7 +63,7 @@ fn in_place_and_out_of_place() {
                 }
                 let place = Job { in_place: true, ..apart };
                 compare(&place, Conditions::hostile());
-                // In place, all_to_all_v has other counts than out of place.
+                // The counts of an all_to_all_v in place differ from those out of place.
                 if algorithm.collective != Collective::AllToAllV {
                     let inputs = place.inputs(1);
                     assert_eq!(

@@ -155,7 +155,7 @@ fn shown(rows: &[Row]) -> String {
             let _ = write!(text, "\n{}: {sentence}", provider.name);
         }
     }
-    text + "\n\nFERROCCL_TRANSPORT=ofi uses one of them; FERROCCL_OFI_PROVIDER names it.\n"
+    text + "\n\nFERROCCL_TRANSPORT=ofi uses one of them; FERROCCL_OFI_PROVIDER chooses it.\n"
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn turned_away(side: &Side, listener: &Listener) -> Outcome {
         Ok(None) => Ok(false),
         Ok(Some(_)) => failed("accept gave a communicator for a stranger's connection"),
         Err(refusal) => {
-            failed(format!("{refusal} because a stranger connected, expected it to be turned away"))
+            failed(format!("{refusal} because a stranger connected; it must turn strangers away"))
         }
     })?;
     Ok(())
@@ -137,8 +137,8 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 pub(super) const BAD_HANDLE: Point = Point::pair(
     "bad_handle",
-    "connect with bytes that no listener wrote (zeros, noise) returns an error or stays not ready, \
-     and valid handles still work.",
+    "A connect with bytes that no listener wrote (zeros, noise) returns an error or stays not \
+     ready, and valid handles still work.",
     |side| {
         let net = side.net()?;
         exchange(&Link::open(side, &net)?)

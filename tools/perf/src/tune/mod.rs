@@ -48,7 +48,7 @@ pub struct TuneRequest {
     pub max_bytes: usize,
     /// Factor from one size to the next, at least 2.
     pub factor: usize,
-    /// Number of turns of each variant, at least 1.
+    /// Number of rounds of each variant, at least 1.
     pub rounds: u32,
     /// Tunables in `ccl_core::select::tuning::SETTABLE` whose values are tried before the points
     /// are measured.
@@ -70,7 +70,7 @@ struct Seen {
     point: Point,
     /// Number of elements of a block.
     count: usize,
-    /// Plan of the library without the table.
+    /// Plan of the library without a tuning table.
     plan: Explanation,
 }
 
@@ -95,7 +95,8 @@ pub fn measure(
     // Earlier measurements and a deterministic order of reduction are switched off.
     config.tuning = Tuning::NONE;
     config.deterministic = false;
-    // The network is measured below, and the communicators must use exactly the tried values.
+    // A communicator that measures the network adapts tunables to it. Here it must use exactly the
+    // tried values; the network is measured below.
     if config.check_network == NetworkCheck::Measure {
         config.check_network = NetworkCheck::Assumed;
     }

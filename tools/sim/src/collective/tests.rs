@@ -32,9 +32,10 @@ const CASES: [(Collective, &str); 8] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
-/// Checks that the estimate of messages is near the number sent, and that too much work is refused.
+/// Checks that the number of messages is near the estimate (four steps for each message), and that
+/// too much work is refused.
 #[test]
-fn work_is_estimated_by_messages() {
+fn estimated_work_agrees_with_the_number_of_messages() {
     let mut plan = zone(4).plan().unwrap();
     let network = Network::new(plan.clone()).unwrap();
     let folding = Folding::none(network.ranks());
@@ -105,7 +106,8 @@ fn lean_ranks_do_what_real_ones_do() {
     }
 }
 
-/// Checks that a folded run takes as long as a run of all ranks.
+/// Checks that a folded run, in which one rank stands for all ranks that are alike, takes as long
+/// as a run of all ranks.
 #[test]
 fn a_folded_run_takes_as_long_as_a_run_of_all_ranks() {
     let zones = Zone { zones: 2, oversubscription: 2.0, ..zone(4) };
@@ -152,8 +154,8 @@ fn ranks_that_differ_are_not_folded() {
     assert!(why(&network, Scheme::Spray, &ring).contains("slower"));
 }
 
-/// Checks that sprayed traffic takes as long over several cables as over one of their total
-/// bandwidth.
+/// Checks that sprayed traffic takes as long over several cables as over a single cable that has
+/// their total bandwidth.
 #[test]
 fn sprayed_traffic_uses_several_cables_like_one() {
     let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan().unwrap();
@@ -168,7 +170,7 @@ fn sprayed_traffic_uses_several_cables_like_one() {
 }
 
 #[test]
-fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
+fn a_call_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
     let network = Network::new(zone(4).plan().unwrap()).unwrap();
     let call = call(Collective::AllReduce, "hierarchical", 64 << 20);
     let folding = Folding::none(network.ranks());

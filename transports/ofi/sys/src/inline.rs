@@ -278,7 +278,7 @@ pub unsafe fn fi_recv(
     call_required!((*endpoint).msg, recv(endpoint, memory, bytes, descriptor, from, context))
 }
 
-/// Sends memory, with data for the peer's completion.
+/// Sends memory, with remote CQ data: a number that the peer finds in its completion.
 ///
 /// # Safety
 ///
@@ -293,7 +293,7 @@ pub unsafe fn fi_senddata(
     call!((*endpoint).msg, senddata(endpoint, memory, bytes, descriptor, data, to, context))
 }
 
-/// Writes to a peer's memory, with data for the peer's completion.
+/// Writes to a peer's memory, with remote CQ data.
 ///
 /// # Safety
 ///

@@ -16,7 +16,8 @@ use crate::shake::Setup;
 
 /// Largest number of replacement connections that wait for their links to take them.
 const RESUMED_MAX: usize = 1024;
-/// Shortest interval between two polls of the gate by links. All links of a listener share it.
+/// Shortest interval between two polls of the gate on behalf of links. It applies to all links of a
+/// listener together.
 const PUMP_EVERY: Duration = Duration::from_millis(1);
 
 /// A link whose connections have not all arrived yet.

@@ -1,5 +1,5 @@
-//! Structures of the header that the library shares with its callers. A structure that only the
-//! library makes is declared up to the last field that is read.
+//! Structures that libibverbs shares with its callers, from its header. A structure that only the
+//! library makes is declared up to the last field that this workspace reads.
 
 use libc::{c_char, c_int, c_uint, c_void};
 
@@ -484,7 +484,8 @@ impl std::fmt::Debug for ibv_async_event_element {
     }
 }
 
-// If the header is installed, the tests in `layout.rs` check the rest against it.
+// These sizes are checked in each build. If the header is installed, the tests in `layout.rs`
+// compare sizes, offsets and constants with it.
 const _: () = {
     assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
     assert!(size_of::<ibv_device_attr>() == 232);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_exchange_over_nodes_of_any_width() {
+    fn experts_exchange_over_nodes_of_any_number_of_ranks() {
         let exchanges = |node: f64| {
             let question = find("expert_parallel").unwrap();
             let given = [990e12, 400e9, node, 1e6, 4096.0, 64.0, 1.0];
