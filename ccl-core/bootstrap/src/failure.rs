@@ -51,7 +51,8 @@ pub enum FailureReason {
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// The rank was told to give up for good after a failure: it does not go on with the survivors.
+    /// The rank's own program has given up for good after a failure: the rank does not go on with
+    /// the survivors.
     #[error("gave up after the failure: {text}")]
     Withdrew {
         /// Reason in the rank's own words.

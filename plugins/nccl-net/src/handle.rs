@@ -46,9 +46,9 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle. If it is too long, the address is shortened, but keeps at least two
-    /// devices; if that is not enough, `near` is left out, and then all devices but one. A second
-    /// device matters more than `near`, because the port of the first one may be down.
+    /// Encodes the handle. If it is too long, devices are left out of the address, down to two. If
+    /// that is not enough, `near` is left out, and if even that is not enough, the second device.
+    /// The second device matters more than `near`, because the port of the first may be down.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

@@ -248,9 +248,9 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that a short put completes even if its receiver is sending a long put when the short put
-/// arrives, and the sender of the short put does not poll then. The receiver sends no later put
-/// that could carry the short put's acknowledgement.
+/// Checks that a short put completes in spite of this: when it arrives, its receiver is sending a
+/// long put, and its sender does not poll. The receiver sends no later put that could carry the
+/// short put's acknowledgement.
 fn amid(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let pair = &mut Pair::new(fixture, long)?;

@@ -54,7 +54,7 @@ pub struct Conditions {
     pub keepalive: Duration,
     /// True if the transport never detects crashed ranks.
     pub silent_crashes: bool,
-    /// True if the source or the target of a put may change while the put is under way; sets
+    /// True if a put under way can be given another source or another target; sets
     /// `Caps::redirects`.
     pub redirects: bool,
     /// True if the puts of one endpoint arrive in order; sets `Caps::ordered`.

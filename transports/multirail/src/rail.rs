@@ -17,14 +17,14 @@ use crate::note::{ArrivalReport, RailFailure, WINDOW};
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of remembered arrivals, enough to include every put that the peer may count as under way.
 const HEARD: usize = 2 * WINDOW;
-/// Number of newest puts of a rail whose immediates must all differ. The peer remembers the last
-/// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So a put that is older
-/// than these newest puts cannot be mistaken for a new put with the same immediate.
+/// Number of consecutive puts of a rail whose immediates must all differ, so that the peer never
+/// takes a new put for an old one. The peer remembers the immediates of the last [`HEARD`] arrivals,
+/// and puts can arrive out of order by up to [`WINDOW`].
 const IMMEDIATES: usize = 4 * WINDOW;
-/// Number of different immediates that a user of this crate must use in turn for repeated puts of
-/// one kind. Among the newest [`IMMEDIATES`] puts of a rail, no immediate may occur twice: when the
-/// rail fails, its peer tells the puts apart by their immediates. Even if the puts are spread over
-/// [`RAILS_MAX`] rails, each rail then carries that many puts before an immediate occurs again.
+/// Number of different immediates that a user of this crate must use in turn for puts that would
+/// otherwise have equal immediates. When a rail fails, its peer tells puts apart by their
+/// immediates, so no immediate may occur twice among [`IMMEDIATES`] consecutive puts of a rail.
+/// With `TURNS` immediates, this holds even if the puts are spread evenly over [`RAILS_MAX`] rails.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.

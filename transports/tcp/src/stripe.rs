@@ -74,10 +74,10 @@ impl Stripe {
         self.outgoing.is_drained() && self.is_flushed()
     }
 
-    /// Returns whether nothing has to be written any more: the socket has taken everything, and no
-    /// break can have lost any of it. Also returns true once a break is overdue: an absent peer
-    /// must not hold up unrelated calls. Frames that the peer lacks are written when the peer comes
-    /// back.
+    /// Returns whether nothing has to be written any more: the socket has taken everything, and a
+    /// break, if there is one, cannot have lost any of it. Also returns true once the peer's return
+    /// is overdue: an absent peer must not hold up unrelated calls. Frames that the peer lacks are
+    /// written when the peer comes back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
         match &self.broken {
@@ -99,9 +99,9 @@ impl Stripe {
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
-    /// whether the farewell is queued. A stripe that is resuming queues it at once. Such a stripe
-    /// writes frames only after the peer has reported how many it has, and this side may discard
-    /// that report while it leaves.
+    /// whether the farewell is queued. A stripe that is resuming queues the farewell at once,
+    /// without its frames. It could write them only after the peer has reported how many it has,
+    /// and a side that leaves may discard this report, so the farewell would wait for ever.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());

@@ -110,8 +110,10 @@ fn stale_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "only {} immediates were refused", simulated.refused());
 }
 
+/// Checks that the harness notices stale immediates that the receiver does not refuse. With
+/// `renewed`, the receiver acts as if it checked only the slot of an immediate, not the number.
 #[test]
-fn a_receiver_that_checks_only_the_slot_is_noticed() {
+fn stale_immediates_that_are_not_refused_are_noticed() {
     let (simulated, expected) = with_faults(|| Haunted { renewed: true, ..Haunted::default() });
     assert!(simulated.check(&expected).is_err());
 }
@@ -362,7 +364,7 @@ impl Faults for Parting {
 }
 
 #[test]
-fn links_that_end_say_all_farewells_before_they_wait_for_one() {
+fn dropped_links_say_farewell_to_all_peers_before_they_wait_for_any_peer() {
     let job = Job::new(3, find("ring"), 1);
     let world = World::new(3, Conditions::default(), 1);
     let log = Parting::default();
@@ -378,7 +380,7 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
 /// A failed call withdraws memory while puts to two peers still read it. The links to these peers
 /// say both farewells before either link detaches.
 #[test]
-fn connections_that_are_fenced_say_their_farewells_together() {
+fn links_that_lose_their_memory_all_say_farewell_before_any_of_them_detaches() {
     let job = Job::new(3, find("ring"), 1);
     let conditions = Conditions { redirects: false, ..Conditions::default() };
     let world = World::new(3, conditions, 1);

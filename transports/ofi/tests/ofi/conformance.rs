@@ -116,7 +116,7 @@ fn tcp_passes_the_suite() {
 }
 
 #[test]
-fn tcp_as_messages_passes_the_suite() {
+fn tcp_with_ofi_rxm_passes_the_suite() {
     passes("tcp;ofi_rxm", &Options::default());
 }
 
@@ -141,15 +141,15 @@ fn writes_over_tcp_pass_the_suite() {
 }
 
 #[test]
-fn writes_over_tcp_as_messages_pass_the_suite() {
+fn writes_over_tcp_with_ofi_rxm_pass_the_suite() {
     passes("tcp;ofi_rxm", &Options { always_writes: true, ..Options::default() });
 }
 
 #[test]
-fn writes_as_over_efa_pass_the_suite() {
+fn writes_with_the_options_for_efa_pass_the_suite() {
     for provider in ["tcp", "tcp;ofi_rxm"] {
-        // With `short_data`, the data of a write has no room for the length of the put, so the
-        // completion must have it. Over ofi_rxm, libfabric 1.17 leaves it out.
+        // With `short_data`, the remote CQ data of a write has no room for the length of the put,
+        // so the completion must have the length. Over ofi_rxm of libfabric 1.17, it does not.
         let short_data = provider == "tcp";
         passes(
             provider,
