@@ -13,10 +13,11 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 /// messages, and a second failure may delay it.
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// Longest wait for the control plane's report on a lost connection. A rank that ends because of a
-/// failed peer reports that peer first, but this rank's data path may see the loss sooner.
+/// failed peer reports that peer before it ends. This rank's data path may still see the lost
+/// connection before the report arrives.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Text for the awaited rank, in errors that name none.
+/// Text that stands for the awaited rank in errors that name no rank.
 const NOBODY: &str = "no other rank yet";
 /// Text for the call, in errors of a rank that learns of a failure between two calls.
 const NEW_CALL: &str = "a new call";
@@ -59,11 +60,15 @@ impl Communicator {
 
     #[cold]
     fn too_late(&self, running: &Running) -> Error {
-        // The coordinator of the agreement may have asked for this rank's progress before this rank
-        // knows of the failure.
+        // The coordinator of the agreement (the lowest living rank) may have asked for this rank's
+        // progress before this rank knows of the failure.
         let failure = self.control.await_failure(AGREEMENT);
         let rank = failure.as_ref().map_or(self.rank(), |failure| failure.rank);
-        let reason = failure.map_or("a rank has failed".to_owned(), |f| f.reason.to_string());
+        let reason = failure.map(|failure| failure.reason.to_string()).unwrap_or_else(|| {
+            "its operation ended after the rank had reported its progress to the survivors of a \
+             failure, so the operation does not count"
+                .to_owned()
+        });
         let during = self.during(&running.what);
         Error::RankFailed { rank, reason, last_completed: None, during }
     }
@@ -166,8 +171,8 @@ impl Communicator {
         }
     }
 
-    /// Returns `error`, which comes from a step that is no operation. If the communicator has
-    /// failed, returns the result of [`Communicator::broken`] for `error`.
+    /// Returns `error`, which comes from a step that is no operation, such as `split`. If the
+    /// communicator has failed, returns the result of [`Communicator::broken`] for `error`.
     pub(super) fn or_failure(&mut self, error: Error, doing: &str) -> Error {
         if self.control.has_failed() {
             let during = self.during(&doing);
@@ -195,11 +200,12 @@ impl Engine {
     }
 }
 
-/// Returns the error of a call that ends with the verdict on the stuck rank.
+/// Returns the error of a call after a stuck rank has ended the communicator. `stuck` is the cause,
+/// whose `verdict` names that rank; `own` is the call's own error.
 fn stuck_in(stuck: Error, own: Error, in_call: String) -> Error {
     let Error::Deadline { stalled, verdict, last_completed, .. } = stuck else { return own };
     let (during, waiting) = match own {
-        // A mismatch in this rank's own call explains more.
+        // A mismatch in this rank's own call explains more than the verdict.
         Error::Mismatch { .. } => return own,
         Error::Deadline { during, waiting, .. } => (during, waiting),
         _ => (in_call, NOBODY.to_owned()),

@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 use crate::error::NetError;
 use crate::handle::HostTag;
 
-/// Longest time that a port's link may be down before its connections count as lost. The second
-/// value is for merged devices, whose other ports carry on.
+/// Longest time that a port's link may be down before its connections count as lost.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
+/// Longest such time for a port of a merged device: shorter, because the other ports carry on.
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Speed that is assumed for a card of unknown speed, as in NCCL.
 const SPEED_MBPS: i32 = 10_000;
@@ -38,7 +38,7 @@ pub(crate) fn shorten(kind: &TransportKind, address: &Address, least: usize) -> 
 /// An open device, and its name.
 type Named = (String, Arc<dyn Device>);
 
-/// A device, or several as one.
+/// A device for NCCL: one device of a transport, or several that NCCL has merged into one.
 #[derive(Debug)]
 pub(crate) struct NetDevice {
     pub(crate) kind: &'static TransportKind,
@@ -49,14 +49,17 @@ pub(crate) struct NetDevice {
     pub(crate) port: i32,
     pub(crate) speed_mbps: i32,
     pub(crate) latency_us: f32,
-    /// Number of the rail; [`UNDEFINED`] unless it is known.
+    /// Number of the [rail of the fabric](ccl_core::transport::Fabric::rail); [`UNDEFINED`] unless
+    /// it is known.
     pub(crate) rail: i16,
+    /// Number of the [plane](ccl_core::transport::Fabric::plane); [`UNDEFINED`] unless it is known.
     pub(crate) plane: i16,
     layer: Option<LinkLayer>,
     /// Numbers of the devices that this one is made of; only its own number unless it is merged.
     pub(crate) parts: Vec<i32>,
     ids: Vec<DeviceId>,
-    /// True if the device may be merged with others.
+    /// True if the device may be merged with others, as a rail (one of several NICs) of the merged
+    /// device.
     may_be_rail: bool,
     description: String,
     transport: Arc<dyn Transport>,
@@ -253,7 +256,8 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
             ));
         };
         let (devices, lacks) = of(kind, config)?;
-        return Ok((devices, format!("FERROCCL_TRANSPORT={asked} {lacks}").trim().to_owned()));
+        let colon = if lacks.is_empty() { "" } else { ": " };
+        return Ok((devices, format!("FERROCCL_TRANSPORT={asked}{colon}{lacks}")));
     }
     let mut reasons = Vec::new();
     for kind in transports::of_reach(Reach::Network) {
@@ -290,8 +294,8 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
             done_when_written: true,
             one_connection: true,
             link_within,
-            // The progress thread polls connections while NCCL does not call, so a peer that
-            // computes is not silent.
+            // Each process has a progress thread, which polls connections while NCCL does not call.
+            // So a peer is not silent while it computes.
             silent_within: link_within,
         };
         Ok(Arc::from((kind.make)(config, &setup)?))
@@ -309,7 +313,7 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
         let name = if is_alone { name.to_owned() } else { info.id.0.clone() };
         let Some(mut device) = describe(&transport, kind, info, &name, config) else { continue };
         device.parts = vec![found.len() as i32];
-        // Ports of one card that are separate devices all report port 1.
+        // Ports of one card that are separate devices all report port 1: they are renumbered here.
         let taken = |device: &NetDevice| {
             found.iter().any(|other| (other.guid, other.port) == (device.guid, device.port))
         };
@@ -391,7 +395,7 @@ fn interface(filter: &str) -> (Option<String>, Option<i32>) {
         let path = fs::canonicalize(format!("/sys/class/net/{name}/device")).ok()?;
         Some(path.to_string_lossy().into_owned())
     });
-    // The path of a hypervisor's interface is no PCI function.
+    // The path of an interface that a hypervisor provides may lead to no PCI function.
     let path = path.filter(|path| path.starts_with("/sys/devices/pci"));
     (path, fastest.and_then(speed))
 }

@@ -11,9 +11,10 @@ use crate::calls::Opaque;
 use crate::memory::Memory;
 use crate::stop::{Outcome, failed};
 
-/// Numbers of the first and the last action on an event. The actions are numbered from 0: begin;
+/// Number of the action that begins an event. The actions on an event are numbered from 0: begin;
 /// end; update; update and end.
 const BEGINS: c_int = 0;
+/// Largest number of an action.
 const LAST: c_int = 3;
 
 /// Event that comes with requests. The plugin must not change its bytes.
@@ -36,7 +37,10 @@ pub(crate) fn verify() -> Outcome {
     if let Some(wrong) = WRONG.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return failed(wrong);
     }
-    EVENT.get().map_or(Ok(()), |event| event.verify(0, 0, 0))
+    if EVENT.get().is_some_and(|event| event.verify(0, 0, 0).is_err()) {
+        return failed("the plugin wrote to the memory behind a profiler event's pointer");
+    }
+    Ok(())
 }
 
 /// Acts as NCCL: gives a handle (`name`) to each event that begins, and expects that handle in
@@ -78,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_parents_that_came_with_requests_and_begin_before_they_end() {
+    fn a_report_is_wrong_if_its_parent_or_action_is_unknown_or_its_event_has_not_begun() {
         let parent: *mut c_void = ptr::with_exposed_provenance_mut(event());
         let mut name = ptr::null_mut();
         let place = &raw mut name;

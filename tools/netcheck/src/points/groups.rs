@@ -8,8 +8,9 @@ use crate::memory::GUARD;
 use crate::side::Side;
 use crate::stop::{Outcome, demand, skipped};
 
-/// Bytes that each receive has room for, and bytes from one slot to the next.
+/// Bytes that each receive has room for.
 const ROOM: usize = 3000;
+/// Bytes from the memory of one send or receive to that of the next.
 const STRIDE: usize = 3072 + GUARD;
 
 /// Opens a connection; also returns the largest number of receives in a group.
@@ -73,7 +74,8 @@ fn receive_all(link: &Link, groups: &[Vec<(i32, usize)>]) -> Outcome {
         let sizes = flight.finish_oldest(format_args!("group {index}"))?;
         for (at, (tag, seed)) in group.iter().enumerate() {
             let place = format!("part {at} of {} (tag {tag}) in group {index}", group.len());
-            verify(&memory, ended, *seed, received(&sizes, at, &place)?, &place)?;
+            let bytes = received(&sizes, at, format_args!("group {index}"))?;
+            verify(&memory, ended, *seed, bytes, &place)?;
             ended += 1;
         }
         Ok::<(), crate::stop::Stop>(())

@@ -16,7 +16,7 @@ use crate::stop::{Outcome, Stop, demand, skipped};
 pub(super) const LOADS_AND_NAMES: Point = Point::alone(
     LOADS,
     "dlopen finds a table of functions that has a name and all mandatory functions; init succeeds. \
-     If devices reports 0, no other point is tried.",
+     If the plugin's devices function reports 0, no other point is tried.",
     loads_and_names,
 )
 .depending_on(None);
@@ -78,7 +78,7 @@ pub(super) const PROPERTIES: Point = Point::alone(
 /// Returns a text about each wrong field.
 pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> {
     let Properties { memory_kinds, device_type, device_version, latency_us, .. } = *properties;
-    let (parts, part) = (properties.parts.0, properties.parts.1.first().copied());
+    let (parts, first) = (properties.parts.0, properties.parts.1[0]);
     let parts_max = properties.parts.1.len() as i32;
     let transfer = properties.transfer_bytes_max;
     let is_flag = |value: i32| value == 0 || value == 1;
@@ -124,12 +124,15 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
                 || (device_type, device_version) == (DEVICE_UNPACK, DEVICE_UNPACK_VERSION),
             format!(
                 "netDeviceType is {device_type} of version {device_version}, expected 0 (HOST) of \
-                 version 0"
+                 version 0, or {DEVICE_UNPACK} (UNPACK) of version {DEVICE_UNPACK_VERSION}"
             ),
         ),
         (
-            (1..=parts_max).contains(&parts) && (parts > 1 || part == Some(device)),
-            format!("vProps has {parts} devices, first {part:?}; expected only device {device}"),
+            (1..=parts_max).contains(&parts) && (parts > 1 || first == device),
+            format!(
+                "vProps has ndevs {parts}, devs[0] {first}; expected ndevs 1 with device {device}, \
+                 or ndevs 2 to {parts_max}"
+            ),
         ),
         (
             (1..=nccl_net_abi::TRANSFER_BYTES_MAX).contains(&transfer),
@@ -238,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pci_path_is_none_or_a_directory_that_ends_in_a_bus_id() {
+    fn a_pci_path_is_a_directory_and_ends_in_a_bus_id_if_the_device_is_on_pci() {
         let root = std::env::temp_dir().join(format!("netcheck-pci-{}", std::process::id()));
         let device = |name: &str, subsystem: &str| {
             let (place, bus) = (root.join(name), root.join("bus").join(subsystem));

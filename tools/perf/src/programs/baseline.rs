@@ -32,7 +32,7 @@ pub struct Setting {
     pub bandwidth_bytes: usize,
     /// Number of messages in a group, for the bandwidth.
     pub bandwidth_messages: usize,
-    /// Number of calls in a sample, which is the mean of their times.
+    /// Number of calls in a sample; a sample is the mean of the times of its calls.
     pub iterations: u32,
 }
 
@@ -311,12 +311,16 @@ fn fits(file: &Path, was: &Setting, is: &Setting) -> Result<(), BaselineError> {
     }
     let numbers =
         |setting: &Setting| (setting.latency_bytes, setting.bandwidth_bytes, setting.iterations);
-    if numbers(was) != numbers(is) || was.bandwidth_messages != is.bandwidth_messages {
+    if numbers(was) != numbers(is) {
         let flags = |setting: &Setting| {
             let (latency, bandwidth, iterations) = numbers(setting);
             format!("-b {latency} -e {bandwidth} -n {iterations}")
         };
         return other(flags(was), flags(is), format!("give {}", flags(was)));
+    }
+    if was.bandwidth_messages != is.bandwidth_messages {
+        let count = |setting: &Setting| format!("groups of {}", setting.bandwidth_messages);
+        return other(count(was), count(is), "measure anew with --save-baseline".to_owned());
     }
     Ok(())
 }
