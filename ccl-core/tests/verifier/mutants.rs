@@ -107,7 +107,7 @@ fn slices(op: &mut Op) -> Vec<&mut Slice> {
     }
 }
 
-/// Changes one rank's schedule; `None` if there is nothing to change in this way.
+/// Changes one rank's schedule; `None` if this kind of change is impossible or has no effect.
 fn mutate_schedule(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group, String)> {
     let mut schedules = group.schedules.clone();
     let rank = dice.below(schedules.len());
@@ -303,7 +303,8 @@ fn broken_algorithms_are_rejected() {
     print(&tallies);
     for (kind, tally) in &tallies {
         // A mutant can be redundant if it drops a wait that others imply, swaps independent ops, or
-        // changes the number of a part that does not exist. A missing or misdirected message is
+        // changes the number of the part in a v-variant's buffer of one block: a block that does
+        // not exist there begins at element 0, as block 0 does. A missing or misdirected message is
         // never redundant.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,

@@ -9,13 +9,14 @@ use ccl_core::topology::Hosts;
 use ccl_core::types::Collective;
 use ccl_core::verify::{Case, Counts, Report, Violation, check_programs, placements, sure_slots};
 
-/// All ranks of one algorithm.
+/// Schedules and programs of all ranks for one algorithm.
 #[derive(Clone)]
 pub(crate) struct Group {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: u32,
-    /// Divisor of the number of trials: one trial in `share` is run.
+    /// Step from one trial that is run to the next, in builds without debug assertions: 1 runs all
+    /// trials, 5 runs every fifth.
     share: usize,
     pub(crate) schedules: Vec<RankSchedule>,
     /// Programs of all ranks. First index: 0 for one slot, 1 for more slots. Second index: 0 for
@@ -32,7 +33,7 @@ impl Group {
         Group::of(algorithm, root, (0..ranks).map(schedule).collect())
     }
 
-    /// Returns the group with only one in `share` of the trials.
+    /// Returns the group with `share` as the step between its trials: 5 keeps every fifth trial.
     pub(crate) fn sparing(self, share: usize) -> Group {
         Group { share, ..self }
     }
@@ -62,10 +63,15 @@ impl Group {
     pub(crate) fn trials(&self) -> impl Iterator<Item = Trial> + '_ {
         let lengths = lengths(self.algorithm.collective, self.ranks);
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
-        // Unoptimised builds run only a sample.
-        let step = if cfg!(debug_assertions) { 11 } else { self.share };
-        // The number that chooses the other parameters skips one value after the 48 ways of each
-        // length. So the next length combines each way with other parameters.
+        // Builds with debug assertions are slow, and run only a sample.
+        let step = match (cfg!(debug_assertions), crate::full()) {
+            (false, _) => self.share,
+            (true, true) => 5,
+            (true, false) => 11,
+        };
+        // The last argument of `trial` chooses the parameters that a `Way` does not set. It skips
+        // one value after the 48 ways of a length, so each way has other parameters at the next
+        // length.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
         trials.step_by(step)
@@ -102,7 +108,8 @@ pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     }
 }
 
-/// Returns every root for few ranks; for many, the first two ranks and the last.
+/// Returns the roots to test: every rank if there are at most five, else the first two ranks and
+/// the last; only rank 0 for a collective that has no root.
 pub(crate) fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
     match (collective.has_root(), ranks) {
         (false, _) => vec![0],
@@ -130,8 +137,8 @@ fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
 #[derive(Clone, Copy, Debug)]
 struct Way {
     slots: u32,
-    /// True if the budget is tight: on each channel, it has one slot for each sender of the rank
-    /// with the most senders.
+    /// True if the budget is tight: one slot on each channel for each sender of the rank that has
+    /// the most senders.
     tight: bool,
     channels: u32,
     in_place: bool,

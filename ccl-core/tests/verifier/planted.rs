@@ -139,8 +139,9 @@ fn a_race_between_strands_is_reported_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
-/// Shows that the verifier reports a race if a message may arrive too early: in place, rank 1 sends
-/// its input from the memory into which it receives the result.
+/// Checks that the verifier reports a race if a message may be placed in rank 1's output before the
+/// turn of the fold that receives it: in place, the output is the memory from which rank 1 still
+/// sends its input.
 #[test]
 fn a_message_that_may_arrive_too_early_is_reported() {
     let schedules = pair(|b, rank, other| {
@@ -174,7 +175,7 @@ fn a_message_that_may_arrive_too_early_is_reported() {
 }
 
 #[test]
-fn a_contribution_counted_twice_is_named() {
+fn a_contribution_counted_twice_is_reported_with_its_rank() {
     let schedules = pair(|b, _, other| {
         b.send(other, input(0));
         b.send(other, input(0));
@@ -229,7 +230,7 @@ fn a_missing_or_early_division_of_an_average_is_found() {
 }
 
 #[test]
-fn an_order_that_differs_between_ranks_is_not_deterministic() {
+fn a_fold_order_that_differs_between_ranks_is_rejected_if_rank_order_is_required() {
     let schedules = pair(|b, _, other| {
         b.send(other, input(0));
         let theirs = scratch(0, 0, input(0));

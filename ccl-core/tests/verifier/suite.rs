@@ -39,9 +39,10 @@ fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
     let begin = Instant::now();
     let mut tally = Tally::default();
     let placements = hosts(algorithm, ranks);
-    // For each placement, one trial in `share` is run. With one in five, all placements together
-    // cost little more than one placement with all trials. Five has no common factor with the
-    // periods of the trials' settings, so each placement meets every setting.
+    // Of the trials of a placement, every fifth is run (all, if there is just one placement). So
+    // all placements together cost little more than a single one with all trials. Five has no
+    // common factor with the periods of the trials' settings, so each placement meets every
+    // setting. Builds with debug assertions have a sample of their own (`Group::trials`).
     let share = if placements.len() > 1 && !full() { 5 } else { 1 };
     let roots = || roots(algorithm.collective, ranks);
     for (hosts, root) in
@@ -107,7 +108,7 @@ fn print(tallies: &BTreeMap<(&str, &str), Tally>, time: Duration) {
         );
         cases += tally.cases;
     }
-    // The last failures have the fewest ranks.
+    // Items with more ranks are checked first, so the last failures have the fewest ranks.
     tallies.values().flat_map(|tally| tally.failures.iter().rev().take(2)).for_each(|failure| {
         println!("{failure}");
     });

@@ -19,18 +19,19 @@ pub(crate) struct Suite {
     pub(crate) needs: &'static str,
     /// Tests of the suite in each tier; if the suite is in one tier only, the reason.
     pub(crate) tiers: &'static str,
-    /// Usual seconds of the quick part and of the deep part, on 2 idle cores with an emulated
-    /// guest. The summary of a run shows them beside the measured seconds. A suite is killed after
-    /// [`HANGS`](super::HANGS) times as much, or [`HANGS_AFTER`](super::HANGS_AFTER) if that is
-    /// longer.
+    /// Usual seconds of the quick part and of the deep part, on 2 idle cores where the guest (the
+    /// virtual machine of `cargo xtask guest`) is emulated. The summary of a run shows them beside
+    /// the measured seconds. A suite is killed after [`HANGS`](super::HANGS) times as much, or
+    /// [`HANGS_AFTER`](super::HANGS_AFTER) if that is longer.
     pub(crate) usual_s: [u64; 2],
-    /// Fewest tests that a part must run or skip: a filter that matches nothing must not pass.
+    /// Fewest tests that a part must run or skip: a part that selects no tests must not pass.
     pub(crate) tests_min: usize,
     /// True if the quick part runs beside the other suites, because it waits more than it computes.
     pub(crate) waits: bool,
     pub(crate) quick: &'static [Step],
     pub(crate) deep: &'static [Step],
-    /// Directories whose changes the deep part covers; `""` is the whole tree.
+    /// Directories that the deep part tests; `""` is the whole tree. After a change of a Rust file
+    /// in them, `cargo xtask check --changed` runs the deep part.
     pub(crate) covers: &'static [&'static str],
 }
 
@@ -52,7 +53,7 @@ pub(crate) enum Step {
 pub(crate) enum Select {
     /// Unit tests of every crate.
     Units,
-    /// Integration tests by target.
+    /// Integration tests of these cargo targets.
     Named(&'static [&'static str]),
     /// Integration tests that no suite names.
     Others,
@@ -70,7 +71,7 @@ pub(crate) struct Guest {
 /// Program that the guest runs.
 #[derive(Debug)]
 pub(crate) enum Program {
-    /// A test binary by its target, with libtest's arguments.
+    /// Test binary, named by its cargo target, and the arguments that libtest gets.
     Test(&'static str, &'static [&'static str]),
     /// Comparison of `cargo xtask compare-transports`, at three sizes.
     CompareTransports,
@@ -79,8 +80,9 @@ pub(crate) enum Program {
 const NOTHING: &str = "needs only Rust and a C linker";
 const NAMESPACES: &str = "tests of ranks in network namespaces need root and iproute2, and are \
     skipped without them";
-const IN_GUEST: &str = "installs missing packages as root (qemu-system-x86, busybox-static, \
-    kmod, libibverbs, tcpdump) and downloads a kernel beside the build; skipped if it cannot";
+const IN_GUEST: &str = "if run as root, installs missing packages (qemu-system-x86, \
+    busybox-static, kmod, libibverbs, tcpdump); downloads a kernel into $XDG_CACHE_HOME or the \
+    target directory; skipped if a package or the kernel is not available";
 
 /// Variables of the guest's RDMA tests, such as the ports of the Soft-RoCE devices.
 const DEVICES: [(&str, &str); 2] =
@@ -98,7 +100,7 @@ const GUEST_QUICK: Guest = Guest {
                 "rdma::families_over_rdma",
                 "rdma::auto_takes_rdma",
                 "rdma::packets::",
-                "rdma::faults::a_rank_is_killed_over_rdma",
+                "rdma::faults::ranks_over_rdma_name_a_killed_rank",
                 "nccl_net::over_rdma_in_short",
             ],
         ),
@@ -133,7 +135,8 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved, and mutants that must be rejected",
         needs: NOTHING,
-        tiers: "quick: 1 to 8 ranks; deep: 1 to 17 ranks, every trial per placement, more mutants",
+        tiers: "quick: 1 to 8 ranks; deep: 1 to 17 ranks and some numbers up to 33, more lengths, \
+                settings and mutants",
         usual_s: [5, 600],
         tests_min: 10,
         waits: false,
@@ -158,7 +161,8 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "unit",
         what: "unit tests of every crate, fuzz targets over their corpus included",
         needs: NOTHING,
-        tiers: "quick: all but the slow tests in DEEP; deep: all, with more seeds and mutants",
+        tiers: "quick: all but the slow tests in DEEP (xtask/src/test/suites.rs); deep: all, with \
+                more seeds and mutants",
         usual_s: [70, 400],
         tests_min: 400,
         waits: false,
@@ -193,8 +197,9 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "libfabric",
         what: "all code that uses libfabric, over two versions of it",
-        needs: "installs libfabric1 and libfabric-dev as root, and a newer version beside the \
-                build (needs python3, and PyPI once); skipped if it can install neither",
+        needs: "installs libfabric1 and libfabric-dev if run as root, and a newer version into \
+                the target directory (needs python3, and PyPI once); skipped if it can install \
+                neither",
         tiers: "quick: all tests over the newer version, those of the transport over both; deep: \
                 all over both, and every cell of the fault matrix",
         usual_s: [50, 400],
@@ -208,8 +213,8 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "library",
         what: "ranks as threads and processes, faults, the command, the perf programs",
         needs: NAMESPACES,
-        tiers: "quick: all but the slow tests in DEEP; deep: all, and every cell of the fault \
-                matrix",
+        tiers: "quick: all but the slow tests in DEEP (xtask/src/test/suites.rs); deep: all, and \
+                every cell of the fault matrix",
         usual_s: [130, 1800],
         tests_min: 100,
         waits: false,
@@ -269,7 +274,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "dist",
         what: "what users install: libraries, exports, oldest glibc, `pip install`, netcheck",
-        needs: "needs python3, and PyPI once, to put zig beside the build; skipped without them",
+        needs: "needs python3, and PyPI once, to install zig into the target directory; skipped \
+                without them",
         tiers: "deep: needs an optimised build of its own, which zig links",
         usual_s: [0, 400],
         tests_min: 0,
@@ -331,9 +337,9 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
     ("tcp", "conformance::tcp_with_several_sockets_passes", "another test uses them with TLS"),
     ("tcp", "conformance::tcp_with_tls_passes", "another test uses TLS on several sockets"),
-    ("tcp", "conformance::tcp_over_the_interfaces_found", "`hosts` runs over found interfaces"),
+    ("tcp", "conformance::tcp_over_detected_interfaces", "`hosts` runs over detected interfaces"),
     ("verbs", "conformance::puts_in_parts_pass", "conformance in the guest covers them"),
-    ("integration", "network::netns_of_an_oversubscribed", "measures for 15 s"),
+    ("integration", "network::an_oversubscribed", "measures for 15 s"),
     ("integration", "hosts::collectives_work_with_encryption", "minutes of unoptimised TLS"),
     (
         "integration",
@@ -342,7 +348,7 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
     (
         "integration",
-        "hosts::tcp_can_be_had_on_one_host",
+        "hosts::tcp_can_be_chosen_on_one_host",
         "two minutes; other tests of `hosts` cover it in short",
     ),
     ("integration", "hosts::few_slots_and_several_channels", "`collectives` covers both in short"),
@@ -351,14 +357,14 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ("integration", "cluster::a_port_scanner_and_10_000", "`a_crowd_of_strangers` is shorter"),
     ("integration", "nccl_net::over_tcp", "all versions; the quick tier runs `in_short`"),
     ("integration", "nccl_net::over_shared_memory", "all versions; quick tier: `in_short`"),
-    ("integration", "nccl_net::over_whatever_is_best", "`--full`; the quick tier runs `in_short`"),
+    ("integration", "nccl_net::over_the_best", "`netcheck --full`; quick tier: `in_short`"),
     ("integration", "nccl_net::few_and_short_slots", "the quick tier runs `in_short`"),
     ("faults", "faults::the_examples_of_its_help_work", "measures for minutes"),
     ("faults", "faults::the_reference_keeps_the_contract", "runs every version of the interface"),
     (
         "scenarios",
-        "the_page_shows_what_comes_out",
-        "every experiment of docs/simulator.md; unit tests have their parts",
+        "the_page_shows_the_measured_results",
+        "every experiment of docs/simulator.md; unit tests cover parts of the experiments",
     ),
 ];
 
@@ -458,7 +464,7 @@ mod tests {
         assert_eq!(names.len(), SUITES.len());
         assert!(SUITES.iter().all(|suite| !suite.quick.is_empty() || !suite.deep.is_empty()));
         assert!(SUITES.iter().all(|suite| suite.quick.is_empty() || suite.usual_s[0] > 0));
-        // A suite with a deep part runs it when files that it covers have changed.
+        // Changed files select deep parts, so exactly the suites with a deep part cover files.
         assert!(SUITES.iter().all(|suite| suite.deep.is_empty() == suite.covers.is_empty()));
     }
 
@@ -472,7 +478,8 @@ mod tests {
     #[test]
     fn the_page_on_testing_has_the_table_of_suites() {
         let page = include_str!("../../../docs/testing.md");
-        assert!(page.contains(&list()), "docs/testing.md lacks `cargo xtask test --list`");
+        let lacks = "docs/testing.md lacks the output of `cargo xtask test --list`";
+        assert!(page.contains(&list()), "{lacks}");
     }
 
     #[test]
@@ -498,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_names_its_suites() {
+    fn a_changed_file_selects_the_suites_that_cover_it() {
         let names = |file: &str| -> Vec<&str> {
             SUITES.iter().filter(|suite| suite.covers(file)).map(|suite| suite.name).collect()
         };
