@@ -1,4 +1,4 @@
-//! Joins under any launcher and prints the number of ranks and hosts.
+//! Joins the ranks that any launcher has started, and prints the number of ranks and hosts.
 //!
 //! `cargo run --example join_by_hand -- 4` starts four ranks by itself. Under torchrun, mpirun,
 //! mpiexec or srun each process is one rank.

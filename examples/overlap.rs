@@ -1,5 +1,7 @@
-//! Overlaps communication with computation: gradients of one layer travel while the next layer is
-//! computed. `cargo run --example overlap` starts four ranks on this machine.
+//! Overlaps communication with computation: the gradients of one layer are averaged over the ranks
+//! while the next layer is computed.
+//!
+//! `cargo run --example overlap` starts four ranks on this machine.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub(crate) fn replay(target: &str, run: fn(&[u8])) {
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     while !root.join("fuzz/corpus").is_dir() {
-        assert!(root.pop(), "no directory above has fuzz/corpus");
+        assert!(root.pop(), "neither the crate's directory nor one above it has fuzz/corpus");
     }
     let files = |dir: &Path| {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

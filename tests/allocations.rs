@@ -56,7 +56,7 @@ mod tests {
         (0..ROUNDS).map(round).min().unwrap()
     }
 
-    /// Returns the number of allocations by kind of call, with blocks of `length` elements.
+    /// Returns the number of allocations for each kind of call, with blocks of `length` elements.
     fn counts(c: &mut Communicator, length: usize) -> BTreeMap<&'static str, u64> {
         let (n, root) = (c.ranks() as usize, c.ranks() - 1);
         let (next, previous) = ((c.rank() + 1) % n as u32, (c.rank() + n as u32 - 1) % n as u32);
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn the_second_call_allocates_nothing() {
+    fn calls_after_the_first_allocate_nothing() {
         for n in [1, 2, 4] {
             allocate_nothing(n, &config());
         }
     }
 
     #[test]
-    fn the_second_call_allocates_nothing_over_tcp() {
+    fn calls_after_the_first_allocate_nothing_over_tcp() {
         let mut config = config();
         (config.transport, config.socket_interfaces) = ("tcp".to_owned(), "127.0.0.1".to_owned());
         for n in [2, 3] {
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// The allocator counts the allocations of this thread.
+    /// Checks that the allocator counts the allocations of this thread.
     #[test]
     fn allocations_are_counted() {
         let before = ALLOCATIONS.get();

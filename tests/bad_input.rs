@@ -301,7 +301,7 @@ fn an_invalid_policy_is_refused_and_the_old_one_stays() {
         let error = communicator.set_policy("qps=4 odd=1").unwrap_err().to_string();
         assert!(error.contains("odd=1"), "{error}");
         assert_eq!(communicator.config().ib_policy, Config::default().ib_policy);
-        // These ranks have no queue pairs.
+        // These ranks have no queue pairs, but take the policy nevertheless.
         communicator.set_policy("qps=64").unwrap();
         assert_eq!(communicator.config().ib_policy.to_string(), "qps=64");
         communicator.barrier().unwrap();
@@ -424,7 +424,7 @@ fn no_dev_shm_is_needed() {
 /// A rank with too little memory or too few descriptors fails with an error, and the others fail
 /// too.
 #[test]
-fn a_rank_without_resources_fails_all_and_is_named() {
+fn a_rank_without_resources_makes_all_ranks_fail_and_the_others_name_it() {
     for (limit, words) in [("ulimit -v 120000", "memory"), ("ulimit -n 8", "")] {
         let ranks = Processes::ranks(3, "rounds", |rank, command| {
             command.env("FERROCCL_JOIN_TIMEOUT", "5").env("FERROCCL_SLOT_BYTES", "4M");
@@ -449,7 +449,7 @@ fn a_rank_without_resources_fails_all_and_is_named() {
 }
 
 #[test]
-fn a_block_for_the_rank_itself_must_have_the_expected_length() {
+fn a_block_from_a_rank_to_itself_needs_equal_send_and_receive_counts() {
     ranks(1, |c| {
         let (counts, starts) = ([1], [0]);
         let send = Blocks { counts: &counts, starts: &starts };
@@ -460,7 +460,7 @@ fn a_block_for_the_rank_itself_must_have_the_expected_length() {
 }
 
 #[test]
-fn a_barrier_needs_one_element_even_with_count_0() {
+fn a_barrier_needs_buffers_of_one_element_even_if_its_count_is_0() {
     ranks(2, |c| {
         let call = Call::even(Collective::Barrier, DataType::Float64, 0);
         let error = c.call(&call, &[], &mut []).unwrap_err().to_string();
@@ -469,7 +469,7 @@ fn a_barrier_needs_one_element_even_with_count_0() {
 }
 
 #[test]
-fn ranks_that_ask_for_different_algorithms_are_named() {
+fn algorithms_that_differ_are_named() {
     let errors = ranks(2, |c| {
         let name = ["ring", "direct_two_phase"][c.rank() as usize];
         let algorithm = Some(name);
@@ -481,7 +481,7 @@ fn ranks_that_ask_for_different_algorithms_are_named() {
 }
 
 #[test]
-fn ranks_in_different_exchanges_get_an_error_that_names_both() {
+fn a_split_on_one_rank_and_an_alloc_on_another_give_errors_that_name_both() {
     ranks(2, |c| {
         let result = match c.rank() {
             0 => c.split(0, 0).map(drop),

@@ -26,7 +26,7 @@ fn pair_on(network: &Network, address: &str, change: impl Fn(usize, &mut Command
     cluster::job(network, 1, first, || command("sums"), change).end(LONG)
 }
 
-/// Checks that both ranks ended with an error that holds these words.
+/// Checks that each rank ended with an error that contains all words of the rank's list.
 fn told(ended: &[Ended], words: [&[&str]; 2]) {
     for (rank, (ended, words)) in ended.iter().zip(words).enumerate() {
         assert_eq!(ended.status.code(), Some(1), "rank {rank}: {}", ended.output);
@@ -39,14 +39,14 @@ fn told(ended: &[Ended], words: [&[&str]; 2]) {
 const THERE: &str = "10.77.0.1:7100";
 
 #[test]
-fn an_address_that_nobody_has() {
+fn an_address_that_no_host_has_is_reported() {
     let Some(ended) = pair("10.77.0.99:7100", |_, _| {}) else { return };
     let root: &[&str] = &["rank 1 did not join", "rank 0 at 10.77.0.99, which is no address"];
     told(&ended, [root, &["could not reach rank 0 at 10.77.0.99:7100", "address and port"]]);
 }
 
 #[test]
-fn a_port_that_somebody_else_has() {
+fn a_port_that_another_program_uses_is_reported() {
     let Some(network) = Network::back_to_back() else { return };
     let taken = network.hosts[0].spawn(|| TcpListener::bind(THERE).unwrap()).join().unwrap();
     let ended = pair_on(&network, THERE, |_, _| {});
@@ -56,7 +56,7 @@ fn a_port_that_somebody_else_has() {
 }
 
 #[test]
-fn interfaces_that_lead_nowhere() {
+fn interfaces_that_lead_nowhere_or_are_missing_are_reported() {
     let loopback = |rank, command: &mut Command| {
         if rank == 0 {
             command.env("FERROCCL_SOCKET_IFNAME", "lo");
@@ -76,7 +76,7 @@ fn interfaces_that_lead_nowhere() {
 }
 
 #[test]
-fn a_rank_without_descriptors_or_memory() {
+fn a_rank_without_descriptors_or_memory_makes_both_ranks_fail_with_an_error() {
     for (limit, words, others) in [
         // With so few descriptors, the rank cannot send its error to the others.
         ("ulimit -n 5", "ulimit -n", "no control connection with rank 1"),
@@ -96,7 +96,7 @@ fn a_rank_without_descriptors_or_memory() {
 
 /// Ranks never compare the clock of one host with the clock of another.
 #[test]
-fn clocks_that_differ_by_a_year() {
+fn clocks_that_differ_by_a_year_do_no_harm() {
     let year = ["unshare", "-T", "--monotonic", "31536000", "--boottime", "31536000", "sh"];
     let tried = Command::new(year[0]).args(&year[1..]).args(["-c", "true"]).status();
     if !tried.is_ok_and(|status| status.success()) {
@@ -112,9 +112,11 @@ fn clocks_that_differ_by_a_year() {
     }
 }
 
-/// Debian's /etc/hosts gives a host's own name a loopback address.
+/// Debian's /etc/hosts gives a host's own name a loopback address. Ranks join nevertheless: on the
+/// host of rank 0, that host's name may resolve to loopback. If the name resolves to loopback on
+/// the host of rank 1, or does not resolve there, rank 1 fails with an error that says so.
 #[test]
-fn a_name_that_is_loopback_on_one_side() {
+fn the_name_of_the_host_of_rank_0_may_resolve_to_loopback_only_on_that_host() {
     let named = |own: [&'static str; 2]| {
         pair("node0:7100", move |rank, command: &mut Command| {
             let hosts = format!(

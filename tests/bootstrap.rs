@@ -1,4 +1,6 @@
-//! Joining over real sockets. Ranks are threads, or processes if one of them must die.
+//! Joining over real sockets, and what ranks do after it: exchanges (an `all_gather` or a barrier
+//! of the control plane), detection of failures, and agreement. Ranks are threads, or processes if
+//! one of them must die.
 
 use ccl_bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
 use ccl_harness::{skip, stretched};
@@ -197,8 +199,9 @@ fn dial(address: std::net::SocketAddr) -> TcpStream {
     TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap()
 }
 
+/// Strangers are connections that break the protocol.
 #[test]
-fn strangers_do_not_disturb() {
+fn strangers_do_not_disturb_a_join() {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let address = listener.local_addr().unwrap();
     let mut root = options(0, 2, &id);
@@ -225,7 +228,7 @@ fn strangers_do_not_disturb() {
 }
 
 #[test]
-fn another_protocol_version_is_refused_with_both_versions() {
+fn another_protocol_version_is_refused_and_the_answer_has_both_versions() {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let address = listener.local_addr().unwrap();
     let mut root = options(0, 2, &id);
@@ -238,7 +241,7 @@ fn another_protocol_version_is_refused_with_both_versions() {
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [4, 0, 0, 0, 6, 0, 5, 99], "refused: version 5 here, version 99 there");
+    assert_eq!(answer, [4, 0, 0, 0, 6, 0, 5, 99], "must refuse, with versions 5 (own) and 99");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays, .. } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
@@ -264,8 +267,8 @@ fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     assert!(machine.outcome().unwrap().is_ok());
 }
 
-/// Rank 3 cannot ask rank 2, its parent, for the members: it asks rank 0 and learns that rank 2 is
-/// dead.
+/// Rank 3 cannot ask rank 2 for the list of members, which passes along a binomial tree with rank 2
+/// as the parent of rank 3. So rank 3 asks rank 0, and learns that rank 2 is dead.
 #[test]
 fn a_rank_that_cannot_reach_its_parent_asks_rank_0() {
     let ended = joined(4, |options| {
@@ -539,7 +542,7 @@ impl Drop for Ranks {
 }
 
 #[test]
-fn a_killed_rank_is_named_by_each_survivor_within_a_second() {
+fn a_killed_rank_is_named_by_each_survivor_within_two_seconds() {
     for victim in [0, 2, 3] {
         let mut ranks = Ranks::start(4);
         ranks.signal(victim, rustix::process::Signal::KILL);
@@ -554,7 +557,7 @@ fn a_killed_rank_is_named_by_each_survivor_within_a_second() {
 }
 
 #[test]
-fn a_stopped_rank_is_named_by_each_survivor_within_four_seconds() {
+fn a_stopped_rank_is_named_by_each_survivor_within_4500_ms() {
     for victim in [0, 1] {
         let mut ranks = Ranks::start(3);
         ranks.signal(victim, rustix::process::Signal::STOP);

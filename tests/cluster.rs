@@ -204,7 +204,7 @@ fn mpirun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: 
 }
 
 #[test]
-fn the_perf_programs_run_between_hosts_under_either_kind_of_launcher() {
+fn the_perf_programs_run_between_hosts_under_torchrun_and_under_mpirun() {
     type Launcher = fn(usize, usize, usize, IpAddr, &mut Command);
     let launchers: [Launcher; 2] = [torchrun, mpirun];
     let programs = [
@@ -236,7 +236,7 @@ fn the_perf_programs_run_between_hosts_under_either_kind_of_launcher() {
 }
 
 #[test]
-fn a_rank_killed_on_another_host_is_named_by_all_in_time() {
+fn a_killed_rank_is_named_by_the_survivors_on_both_hosts_in_time() {
     for victim in [0, 1, 3] {
         let Some(network) = Network::switched(2) else { return };
         let address = network.hosts[0].ipv4();
@@ -368,7 +368,7 @@ fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
     assert!(error.contains("rank 1 failed: died"), "{error}");
 }
 
-/// Runs a job on the first `hosts` hosts only.
+/// Starts a job with one rank on each of the first `hosts` hosts.
 fn job_on(network: &Network, hosts: usize, address: IpAddr) -> Processes {
     case_on(network, hosts, address, "collectives", "")
 }
@@ -389,7 +389,7 @@ fn case_on(network: &Network, hosts: usize, address: IpAddr, case: &str, work: &
 /// The README's commands for two hosts on one machine work; only the programs' directory and the
 /// port are replaced.
 #[test]
-fn the_readme_is_right() {
+fn the_commands_of_the_readme_for_two_hosts_work() {
     let readme = include_str!("../README.md");
     let section = readme.split("## Several machines").nth(1).unwrap();
     let block = section.split("```sh\n").find(|block| block.contains("FERROCCL_HOSTID=one"));

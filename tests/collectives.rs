@@ -11,7 +11,7 @@ use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::communicator::Blocks;
 use ferroccl::{Communicator, Config, Reduction};
 
-/// Returns the collectives that move data.
+/// Returns all collectives except barriers and send/recv.
 pub(crate) fn movers() -> impl Iterator<Item = Collective> {
     use Collective as C;
     C::ALL.into_iter().filter(|collective| !matches!(collective, C::Barrier | C::SendRecv))
@@ -108,7 +108,7 @@ fn every_algorithm_with_17_ranks() {
 }
 
 #[test]
-fn few_slots() {
+fn every_algorithm_works_with_few_slots() {
     for &slots in if full() { &[1, 2, 3][..] } else { &[1] } {
         for &n in if full() { &[2, 5][..] } else { &[3] } {
             sweep_with(n, &[1, 7, 9001], |config| {
@@ -119,7 +119,7 @@ fn few_slots() {
     }
 }
 
-/// Algorithms of the collectives that move data, with messages of 1, 1/2, 1/4 and 1/8 of a slot.
+/// Algorithms of the collectives of [`movers`], with messages of 1, 1/2, 1/4 and 1/8 of a slot.
 static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
     let named = movers().flat_map(|collective| {
         algorithm::of(collective).map(move |algorithm| (collective, algorithm.name))
@@ -132,7 +132,7 @@ static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
 
 /// Every algorithm works with shorter messages, also after other calls on the same communicator.
 #[test]
-fn parts_of_slots() {
+fn every_algorithm_works_with_messages_of_a_part_of_a_slot() {
     for &n in if full() { &[1, 2, 3, 5, 17][..] } else { &[3] } {
         let config = config_with(|config| config.slot_bytes = Bytes(8192));
         ranks_with(n, config, |communicator| {
@@ -147,7 +147,7 @@ fn parts_of_slots() {
 }
 
 #[test]
-fn several_channels() {
+fn every_algorithm_works_with_several_channels() {
     for &(channels, slots) in if full() { &[(2, 8), (3, 1)][..] } else { &[(3, 1)] } {
         sweep_with(3, &[1, 7, 9001], |config| {
             config.channels = channels;
@@ -158,12 +158,12 @@ fn several_channels() {
 }
 
 #[test]
-fn calls_that_are_not_compared() {
+fn every_algorithm_works_if_ranks_do_not_compare_their_calls() {
     sweep_with(3, &[0, 7, 9001], |config| config.check_calls = false);
 }
 
 #[test]
-fn every_type_and_operator() {
+fn every_type_is_reduced_by_every_operator() {
     for &n in if full() { &[1, 2, 5][..] } else { &[2] } {
         ranks(n, |communicator| {
             for collective in Collective::ALL.into_iter().filter(|c| c.reduces()) {
@@ -183,7 +183,7 @@ fn every_type_and_operator() {
 }
 
 #[test]
-fn every_type_is_moved_bit_by_bit() {
+fn every_type_is_moved_without_a_changed_bit() {
     ranks(3, |communicator| {
         for collective in movers().filter(|collective| !collective.reduces()) {
             for data_type in DataType::ALL {
@@ -196,7 +196,7 @@ fn every_type_is_moved_bit_by_bit() {
 /// Calls of one collective may have any sizes, one after the other. Most of these calls have
 /// different numbers of chunks.
 #[test]
-fn sizes_in_any_order() {
+fn calls_of_any_sizes_work_one_after_the_other() {
     ranks(2, |communicator| {
         for count in [1_000_003, 1, 300_000, 0, 33_000, 5, 1_000_003, 2] {
             for collective in [Collective::AllReduce, Collective::AllToAll, Collective::AllGather] {
@@ -208,7 +208,7 @@ fn sizes_in_any_order() {
 
 /// A call may be in place on some ranks and out of place on others.
 #[test]
-fn in_place_on_some_ranks_only() {
+fn a_call_may_be_in_place_on_some_ranks_only() {
     ranks(3, |communicator| {
         for algorithm in algorithms(Collective::AllReduce) {
             for count in [1, 9001] {
@@ -239,7 +239,7 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
 
 /// Each typed method calls the right collective with the right lengths.
 #[test]
-fn typed_methods() {
+fn typed_methods_call_the_right_collectives() {
     let n = 3;
     ranks(n, move |c| {
         let (rank, n) = (c.rank() as usize, n as usize);

@@ -13,7 +13,7 @@ fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
 }
 
 #[test]
-fn colors_and_keys_make_communicators() {
+fn a_split_groups_ranks_by_color_and_orders_them_by_key() {
     ranks(5, |c| {
         let rank = c.rank();
         // The keys are in reverse order, so that the highest rank comes first.
@@ -32,7 +32,7 @@ fn colors_and_keys_make_communicators() {
 }
 
 #[test]
-fn negative_colors_give_no_communicator_and_unique_colors_give_single_ranks() {
+fn negative_colors_give_no_communicator_and_unique_colors_give_communicators_of_one_rank() {
     ranks(4, |c| {
         let color = if c.rank() == 2 { -1 } else { i64::MAX - i64::from(c.rank()) };
         let part = c.split(color, 0).unwrap();
@@ -76,7 +76,7 @@ fn splits_nest_and_outlive_their_parents() {
 }
 
 #[test]
-fn a_parts_failure_leaves_the_whole_unharmed() {
+fn a_failure_in_a_split_communicator_leaves_its_parent_unharmed() {
     ranks(4, |c| {
         let mut half = c.split(i64::from(c.rank() % 2), 0).unwrap().unwrap();
         if half.rank() == 0 {
@@ -90,7 +90,7 @@ fn a_parts_failure_leaves_the_whole_unharmed() {
 }
 
 #[test]
-fn symmetric_memory_is_equally_large_on_all_ranks() {
+fn each_rank_writes_its_own_symmetric_memory_and_all_ranks_read_it() {
     for n in [1, 3] {
         ranks(n, move |c| {
             let rank = c.rank();
@@ -101,11 +101,11 @@ fn symmetric_memory_is_equally_large_on_all_ranks() {
             );
             let mut end = [1.0; 2];
             buffer.read(99_999, &mut end).unwrap();
-            assert_eq!(end, [0.0; 2], "it begins zeroed");
+            assert_eq!(end, [0.0; 2], "new memory is zeroed");
             buffer.write(99_999, &[f64::from(rank), 7.0]).unwrap();
             c.barrier().unwrap();
             buffer.read(99_999, &mut end).unwrap();
-            assert_eq!(end, [f64::from(rank), 7.0], "nobody else writes to it");
+            assert_eq!(end, [f64::from(rank), 7.0], "only this rank writes to this memory");
             for peer in 0..n {
                 buffer.read_from(peer, 99_999, &mut end).unwrap();
                 assert_eq!(end, [f64::from(peer), 7.0]);
@@ -188,7 +188,7 @@ fn an_abort_from_another_thread_ends_a_wait() {
 }
 
 #[test]
-fn one_rank_needs_nobody() {
+fn a_communicator_of_one_rank_works() {
     let mut c = Communicator::alone(config()).unwrap();
     assert_eq!((c.rank(), c.ranks(), c.transport()), (0, 1, "self"));
     let mut value = [3.0f32, 4.0];
@@ -204,7 +204,7 @@ fn one_rank_needs_nobody() {
 }
 
 #[test]
-fn settings_that_make_no_sense_do_not_crash() {
+fn settings_that_make_no_sense_fail_on_all_ranks_or_on_none() {
     for change in [
         |c: &mut ferroccl::Config| c.slots = 0,
         |c: &mut ferroccl::Config| c.channels = 0,
@@ -228,7 +228,7 @@ fn settings_that_make_no_sense_do_not_crash() {
 }
 
 #[test]
-fn communicators_come_and_go() {
+fn communicators_can_be_created_and_dropped_again_and_again() {
     let small = config_with(|config| config.slot_bytes.0 = 4096);
     for _ in 0..10 {
         ranks_with(4, small.clone(), |c| c.barrier().unwrap());

@@ -86,14 +86,14 @@ fn with(n: u32, change: impl FnOnce(&mut Config)) {
 }
 
 #[test]
-fn any_number_of_ranks() {
+fn sums_are_in_rank_order_with_any_number_of_ranks() {
     for n in [1, 2, 3, 5, 8, 17] {
         with(n, |_| {});
     }
 }
 
 #[test]
-fn any_slots_and_channels() {
+fn sums_are_in_rank_order_with_any_slots_and_channels() {
     for (slots, channels, slot_bytes) in [(1, 1, 4096), (2, 1, 8192), (3, 2, 4096), (8, 3, 65_536)]
     {
         with(5, |config| {

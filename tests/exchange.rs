@@ -1,5 +1,5 @@
 //! Traffic and traces: the examples in the help of `ferroccl trace` and in docs/exchange.md work,
-//! and calls of running ranks become a prediction.
+//! and recorded calls of running ranks can be predicted.
 
 use ccl_harness::command::{
     examples_of_its_help_work, page_shows_what_it_says, refused, root, said,
@@ -50,20 +50,21 @@ mod own {
 use own::{Dir, json, target};
 
 #[test]
-fn the_examples_of_its_help_work() {
+fn the_examples_in_the_help_of_trace_work() {
     target();
     examples_of_its_help_work("trace", 5);
 }
 
 #[test]
-fn its_page_shows_what_it_says() {
+fn the_page_exchange_md_shows_the_output_of_its_commands() {
     target();
     page_shows_what_it_says(include_str!("../docs/exchange.md"), 6);
 }
 
-/// Calls of running ranks are recorded, exported, read back and predicted. Every call has a time.
+/// Calls of running ranks are recorded, exported, read back and predicted. Every call has a
+/// start time, and every timed call has a duration.
 #[test]
-fn calls_of_running_ranks_become_a_prediction() {
+fn recorded_calls_of_running_ranks_can_be_predicted() {
     let dir = Dir::new("ranks");
     let mut command = Command::new(examples().join("all_gather_perf"));
     command.args("-g 3 -b 3k -e 3k -n 20 -w 0 -c 0".split_whitespace());
@@ -94,7 +95,7 @@ fn calls_of_running_ranks_become_a_prediction() {
 
 /// Messages are recorded with their sender and receiver, which give the traffic of each pair.
 #[test]
-fn messages_of_running_ranks_are_traffic() {
+fn recorded_messages_give_the_traffic_of_each_pair() {
     let dir = Dir::new("messages");
     let mut command = Command::new(examples().join("sendrecv_perf"));
     command.args("-g 3 -b 3k -e 3k -n 20 -w 0 -c 0".split_whitespace());
@@ -178,7 +179,7 @@ fn traffic_of_running_ranks_is_counted() {
 
 /// The matrix and the traces of a planned collective have the same bytes for each pair.
 #[test]
-fn traces_and_matrix_of_a_plan_are_the_same() {
+fn the_traces_and_the_matrix_of_a_plan_have_the_same_bytes() {
     let dir = Dir::new("plan");
     let (prefix, matrix) = (dir.at("plan"), dir.at("plan.csv"));
     let plan = "all_reduce --bytes 1000k --on p5 --hosts 2 --algo hierarchical";

@@ -1,5 +1,5 @@
-//! Ranks that are killed or stopped, that leave, or that never make a call. The other ranks end
-//! soon, each with an error that names the failed rank, and leave nothing behind.
+//! Ranks that are killed or stopped, that leave, or that call too late or never. The other ranks
+//! end soon, each with an error that names the failed rank, and leave nothing behind.
 
 use ccl_harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
 use ccl_harness::stretched;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched), ("forks", forks)];
 
-/// Variable with the collective of [`work`] and its buffer length in bytes. `TURNS` has the number
-/// of calls; without `TURNS`, the calls never end.
+/// Variable with the collective of [`work`] and its buffer length in bytes.
 const WORK: &str = "FERROCCL_TEST_WORK";
+/// Variable with the number of calls of [`work`]; if it is not set, the calls never end.
 const TURNS: &str = "FERROCCL_TEST_TURNS";
 const JOINED: Duration = Duration::from_secs(60);
 /// Promised longest time from a death to the end of all other ranks.
@@ -58,7 +58,7 @@ fn launched() -> Result<(), Error> {
 fn forks() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let mut buffer = vec![1u32; 2 << 20];
-    // From here on, all ranks are connected, and messages are in flight as soon as a call starts.
+    // This call connects all ranks, so the next call has messages in flight as soon as it starts.
     communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
     let mut child = -1;
     let result = communicator.scope(|scope| {
@@ -120,7 +120,8 @@ struct Traces {
 }
 
 impl Traces {
-    /// Collects the resources of living processes; no process may use a file under /dev/shm.
+    /// Collects the resources of living processes, and checks that each process maps a memfd and
+    /// uses no file under /dev/shm.
     fn of(pids: Vec<u32>) -> Traces {
         let mut inodes = BTreeSet::new();
         for pid in &pids {
@@ -139,7 +140,7 @@ impl Traces {
         Traces { pids, sockets: sockets.map(|(_, name)| name).collect() }
     }
 
-    /// Checks that the resources are gone, after all processes have ended.
+    /// Waits until all processes have ended, and checks that their sockets are gone.
     fn assert_gone(&self) {
         let start = Instant::now();
         for pid in &self.pids {
@@ -157,7 +158,7 @@ impl Traces {
     }
 }
 
-/// Returns the names of this host's named Unix sockets by inode.
+/// Returns a map from the inode to the name of each named Unix socket of this host.
 fn unix_sockets() -> BTreeMap<String, String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
     let named = |line: &str| {
@@ -188,29 +189,29 @@ fn killed(work: &str, victims: &[usize]) {
 }
 
 #[test]
-fn a_rank_is_killed_in_a_large_all_reduce() {
+fn a_rank_killed_in_a_large_all_reduce_is_named() {
     killed("all_reduce 1048576", &[0, 1, 3]);
 }
 
 #[test]
-fn a_rank_is_killed_in_a_small_all_reduce() {
+fn a_rank_killed_in_a_small_all_reduce_is_named() {
     killed("all_reduce 8", &[0, 1, 3]);
 }
 
 #[test]
-fn a_rank_is_killed_in_an_all_to_all() {
+fn a_rank_killed_in_an_all_to_all_is_named() {
     killed("all_to_all 400000", &[0, 3]);
 }
 
 /// Checks that the root of a broadcast, rank 1, also learns of a death, although the root waits for
 /// no rank as long as slots are free.
 #[test]
-fn a_rank_is_killed_in_a_broadcast() {
+fn a_rank_killed_in_a_broadcast_is_named() {
     killed("broadcast 300000", &[0, 1, 3]);
     killed("broadcast 8", &[1, 2]);
 }
 
-/// Returns the children of a process by their rank.
+/// Returns a map from the rank to the process id of each child of a process.
 fn children(parent: u32) -> BTreeMap<usize, u32> {
     let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -227,7 +228,7 @@ fn children(parent: u32) -> BTreeMap<usize, u32> {
 }
 
 #[test]
-fn a_rank_is_killed_under_the_launcher() {
+fn a_rank_killed_under_the_launcher_is_named() {
     for (victim, work) in [(0, "all_reduce 1048576"), (1, "all_reduce 8"), (3, "broadcast 100000")]
     {
         let mut launcher = command("launched");
@@ -262,7 +263,7 @@ const SHORT_LIVES: [(&str, &str); 2] =
     [("FERROCCL_HEARTBEAT", "100ms"), ("FERROCCL_DEAD_AFTER", "1s")];
 
 #[test]
-fn a_rank_that_is_stopped_for_long_is_dead() {
+fn a_rank_that_is_stopped_for_long_counts_as_dead() {
     for victim in [0, 2] {
         let ranks = working(4, "all_reduce 100000", &SHORT_LIVES);
         ranks.signal(victim, Signal::STOP);
@@ -341,7 +342,7 @@ fn a_deadline_names_only_ranks_whose_message_is_missing() {
 }
 
 #[test]
-fn a_rank_that_never_calls_is_named() {
+fn a_rank_that_calls_too_late_is_named() {
     let impatient = config_with(|config| config.timeout = Duration::from_secs(1));
     let errors = ranks_with(3, impatient, |c| {
         let begun = Instant::now();
@@ -355,7 +356,7 @@ fn a_rank_that_never_calls_is_named() {
         assert!(error.contains("a message from rank 2"), "{error}");
         assert!(*took < stretched(ENDED), "{took:?}");
     }
-    // Whichever call began first ends both by its deadline, so the other may take less time.
+    // The call that began first ends both calls at its deadline, so the other may take less time.
     let longest = errors[0].1.max(errors[1].1);
     assert!(longest > Duration::from_millis(900), "{longest:?}");
     let (late, _) = &errors[2];

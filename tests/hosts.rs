@@ -66,7 +66,7 @@ fn every_algorithm_on_hosts_of_several_ranks() {
 }
 
 #[test]
-fn tcp_can_be_had_on_one_host() {
+fn tcp_can_be_chosen_on_one_host() {
     let several = |config: &mut Config| {
         config.transport = "tcp".to_owned();
         config.transport_settings.set("FERROCCL_SOCKETS", "3");
@@ -116,7 +116,7 @@ fn hosts_that_disagree_on_encryption_get_an_error() {
 }
 
 #[test]
-fn few_slots_and_several_channels_between_hosts() {
+fn few_slots_and_several_channels_work_between_hosts() {
     for (slots, channels) in [(1, 1), (2, 3)] {
         let change = move |config: &mut Config| {
             (config.slots, config.channels) = (slots, channels);
@@ -129,7 +129,7 @@ fn few_slots_and_several_channels_between_hosts() {
 /// Collectives work with few slots. They work with zero copy for all messages, with zero copy for
 /// messages of at least 64 bytes, and without zero copy.
 #[test]
-fn messages_sent_from_the_callers_memory_and_received_into_it() {
+fn messages_sent_from_the_callers_memory_and_received_into_it_are_right() {
     for (sockets, slots, zero_copy) in
         [("1", 8, 1), ("3", 2, 1), ("2", 1, 64), ("1", 8, usize::MAX)]
     {
@@ -156,7 +156,7 @@ fn sums(communicator: &mut Communicator) {
 /// The measurement may or may not find an oversubscribed network on a single machine, but all ranks
 /// report the same result. A communicator that comes from a split keeps the result.
 #[test]
-fn a_network_that_is_measured_first() {
+fn all_ranks_report_the_same_result_of_a_measured_network() {
     for hosts in [(|rank| rank) as Hosts, |rank| rank / 2, |_| 0] {
         let notes = placed(
             4,
@@ -207,7 +207,7 @@ fn a_missing_interface_is_reported_with_the_available_ones() {
 }
 
 #[test]
-fn a_rank_that_leaves_early_loses_no_data() {
+fn data_sent_by_a_rank_that_leaves_early_arrives() {
     for _ in 0..20 {
         placed(
             3,
@@ -227,7 +227,7 @@ fn a_rank_that_leaves_early_loses_no_data() {
 }
 
 #[test]
-fn ranks_of_several_hosts_with_different_counts_are_named() {
+fn different_counts_on_ranks_of_different_hosts_are_an_error() {
     let errors = placed(
         3,
         |rank| rank,

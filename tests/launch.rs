@@ -36,9 +36,10 @@ fn ranks_that_do_not_end_after_a_failure_are_killed() {
     assert!(took > Duration::from_secs(6) && took < stretched(Duration::from_secs(12)), "{took:?}");
 }
 
-/// The launcher gives ranks a variable for a library beneath a transport, unless the user set it.
+/// The launcher sets an environment variable of libfabric, the library beneath the transport `ofi`,
+/// for its ranks, unless the user has set the variable.
 #[test]
-fn variables_of_libraries_are_set_for_ranks() {
+fn the_launcher_sets_a_variable_of_libfabric_unless_the_user_has_set_it() {
     let script = "echo limit $FI_OFI_RXM_EAGER_LIMIT";
     let limit = |command: &mut Command| text(&command.output().unwrap()).0;
     let unset = limit(launched(script).env_remove("FI_OFI_RXM_EAGER_LIMIT"));
@@ -109,7 +110,7 @@ fn local_ranks_join_each_other() {
 }
 
 #[test]
-fn output_of_the_others_is_kept_apart() {
+fn ranks_other_than_0_lose_stdout_and_get_a_prefix_on_stderr() {
     let script = "echo out $FERROCCL_RANK; echo err $FERROCCL_RANK >&2; printf half >&2";
     let (stdout, stderr) = text(&launched(script).output().unwrap());
     assert!(stdout.contains("out 0") && !stdout.contains("out 1"), "{stdout}");

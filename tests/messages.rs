@@ -29,7 +29,7 @@ fn large_messages_go_around_a_ring_in_groups() {
 }
 
 #[test]
-fn small_sends_leave_before_they_are_received() {
+fn small_sends_return_before_their_receives_begin() {
     ranks(3, |c| {
         let (next, previous) = ((c.rank() + 1) % 3, (c.rank() + 2) % 3);
         for index in 0..100 {
@@ -132,7 +132,7 @@ fn irregular(c: &mut Communicator) {
 }
 
 #[test]
-fn irregular_groups() {
+fn every_message_of_irregular_groups_arrives() {
     for n in [2, 5] {
         ranks(n, irregular);
     }
@@ -152,7 +152,7 @@ fn a_send_without_a_receive_names_the_rank_it_waits_for() {
         let peer = 1 - c.rank();
         c.send(&vec![0u8; LARGE], peer).unwrap_err()
     });
-    // The other rank may learn of the failure before it has sent anything.
+    // One such error suffices: the other rank may learn of the failure before it has sent anything.
     let waits = |error: &Error| matches!(error, Error::Deadline { .. });
     let names_slot = |error: &Error| error.to_string().contains("waiting for a free slot at rank");
     assert!(errors.iter().any(|error| waits(error) && names_slot(error)), "{errors:?}");
@@ -178,7 +178,7 @@ fn a_send_that_does_not_match_its_peers_call_is_an_error() {
 }
 
 #[test]
-fn peers_that_do_not_exist_and_lonely_self_sends_are_refused() {
+fn unknown_peers_and_self_sends_without_a_receive_are_refused() {
     let errors = ranks(2, |c| {
         let texts = [
             c.send(&[1u8], 2).unwrap_err(),
@@ -207,7 +207,7 @@ fn the_two_sides_may_group_differently() {
 }
 
 /// The ends compare whole lengths. Here, each chunk that the receiver expects arrives with the
-/// right length, so only the whole length shows that the message goes on.
+/// right length, so only the whole length shows that the message is longer than the receive.
 #[test]
 fn a_message_longer_than_its_receive_is_noticed() {
     let config = config_with(|config| config.slot_bytes = Bytes(4096));

@@ -79,7 +79,8 @@ const VERSIONS: [(&str, &[&str]); 4] = [
 pub(crate) const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,\
                                 in_order,grouped_receives,thirty_two_in_flight,\
                                 deregister_with_requests_in_flight";
-/// Setting for three helper threads; small machines have none by default.
+/// Setting for three helper threads of the plugin. They send and receive long messages beside the
+/// caller's thread; small machines have none by default.
 const HELPERS: (&str, &str) = ("FERROCCL_NET_THREADS", "3");
 /// Points that need a second device.
 pub(crate) const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
@@ -146,7 +147,7 @@ fn a_host_without_devices_gets_a_plugin_without_devices() {
 }
 
 #[test]
-fn over_whatever_is_best() {
+fn over_the_best_available_transport() {
     keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &ONE_DEVICE);
 }
 
@@ -171,7 +172,7 @@ fn over_rdma() {
     // On emulated processors, a single point can take a minute.
     let patient = ["--timeout", "180"];
     keeps_the_contract(&patient, &[verbs, devices], &[]);
-    // The longest message of NCCL, which takes 1 GiB on each side.
+    // The longest message that NCCL sends, 1 GiB, needs as much memory on each side.
     keeps_the_contract(&["--timeout", "300", "--only", "large", "--full"], &[verbs, devices], &[]);
     // Uses both devices as one virtual device.
     let both = [&patient[..], &["--device", "0+1", "--contract-only"]].concat();

@@ -69,7 +69,7 @@ fn exchange(stream: &mut TcpStream, bytes: usize) {
     let mut back = vec![0; bytes];
     stream.read_exact(&mut back).unwrap();
     writing.join().unwrap();
-    assert!(back == payload, "the payload comes back as it was sent");
+    assert!(back == payload, "the payload that came back differs from the one that was sent");
 }
 
 /// Makes a network with a process in it, prints the ids of its namespaces and of the process, and
@@ -225,11 +225,11 @@ fn assert_gone(mine: &BTreeSet<String>) {
 }
 
 #[test]
-fn nothing_is_left_of_a_network() {
+fn a_dropped_network_leaves_nothing_behind() {
     let interfaces = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let before = interfaces();
     let Some(network) = Network::switched(2) else { return };
-    assert_eq!(interfaces(), before, "the machine's own network is not touched");
+    assert_eq!(interfaces(), before, "the machine's own interfaces have changed");
     let mine: BTreeSet<String> = network.hosts.iter().map(Host::namespace).collect();
     assert_eq!(mine.intersection(&namespaces()).count(), 2);
     drop(network);
@@ -281,7 +281,7 @@ fn random_connections_are_made_and_each_ends() {
     assert!(received_bytes > 0 && received_bytes <= noise.sent_bytes, "{noise:?}");
     assert!(noise.sent_bytes > 100_000, "{noise:?}");
     let refused = network.hosts[1].spawn(move || stranger::random(target, 3, 10, 7));
-    assert_eq!(refused.join().unwrap().refused, 3, "without a listener, connections are refused");
+    assert_eq!(refused.join().unwrap().refused, 3, "refused connections without a listener");
 }
 
 /// Accepts one connection; returns it and the result of `connect`.
@@ -311,7 +311,7 @@ fn a_half_open_connection_sends_neither_an_end_nor_a_reset() {
     stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     stream.write_all(b"are you there?").unwrap();
     let error = stream.read(&mut hello).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "the peer sends no end and no reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "the peer sent an end or a reset");
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn netns_netem_long_round_trips_lead_to_more_slots() {
 /// Four hosts in two halves, with one link between the halves: all ranks detect and report that the
 /// link is shared.
 #[test]
-fn netns_of_an_oversubscribed_network_is_measured() {
+fn an_oversubscribed_network_is_reported_by_all_ranks() {
     let Some(network) = Network::tapered(4, 100) else { return };
     let hosts: Vec<&Host> = network.hosts.iter().collect();
     let start = Instant::now();
@@ -425,7 +425,7 @@ fn planned(
 /// Delay, loss and reordering of the packets of both hosts. The test is skipped if the kernel lacks
 /// `tc netem`.
 #[test]
-fn netns_netem() {
+fn netns_netem_delays_and_loses_packets() {
     let Some(network) = Network::back_to_back() else { return };
     let [a, b] = network.hosts.as_slice() else { unreachable!() };
     if let Err(reason) = a.netem("delay 25ms") {

@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Part] = &[("every algorithm", every_algorithm)];
 
 /// Providers that run anywhere.
 const PROVIDERS: [&str; 3] = ["tcp", "tcp;ofi_rxm", SHM];
-/// Provider that crashes if ranks of one process use it.
+/// Provider that crashes if several ranks of one process use it.
 const SHM: &str = "shm";
 
 /// Returns the [`PROVIDERS`] that are installed. Without any provider, reports a skipped test, or
@@ -68,7 +68,8 @@ fn all_collectives_run_over_libfabric() {
     }
 }
 
-/// Each rank has one endpoint for its 64 peers. The test runs only in the deep tier.
+/// Each rank reaches all of its 64 peers through one endpoint of libfabric. The test runs only in
+/// the deep tier.
 #[test]
 fn sixty_five_ranks_exchange_over_libfabric() {
     for name in present().filter(|name| full() && *name != SHM) {
@@ -83,7 +84,7 @@ fn sixty_five_ranks_exchange_over_libfabric() {
     }
 }
 
-/// Transport, and the limits of its provider for a seed.
+/// Transport, and the function that returns the limits of its provider for a seed.
 type Soft = (TransportKind, fn(u64) -> Limits);
 
 /// Transports over software providers, whose requests overtake each other.
@@ -128,7 +129,7 @@ fn all_collectives_run_over_software_providers() {
 }
 
 #[test]
-fn a_hundred_seeds_run_over_software_providers() {
+fn collectives_run_over_software_providers_with_a_hundred_seeds() {
     for seed in 0..if full() { 1000 } else { 100 } {
         let (kind, limits) = &SOFT[seed as usize % SOFT.len()];
         let _provider = SoftProvider::new(limits(seed));
@@ -142,8 +143,8 @@ fn a_hundred_seeds_run_over_software_providers() {
 }
 
 /// Checks all points of `ferroccl netcheck` in the deep tier, else only [`SHORT`]. Over `ofi_rxm`,
-/// always checks only [`SHORT`]: each endpoint takes much memory, and malloc keeps so much of it
-/// after a free that this looks like a leak.
+/// always checks only [`SHORT`]: each endpoint of libfabric takes much memory, and malloc keeps so
+/// much of it after a free that this looks like a leak.
 #[test]
 fn the_plugin_keeps_nccls_contract() {
     for name in present() {

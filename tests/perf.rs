@@ -200,7 +200,7 @@ impl BaselineFile {
 }
 
 /// The test scales the times of the baseline by a factor of a billion, so that neither the
-/// machine's speed nor pauses (rounds of a millisecond were seen) change the result.
+/// machine's speed nor pauses (some have made a round take a millisecond) change the result.
 #[test]
 fn paths_are_compared_with_a_baseline() {
     let file = std::env::temp_dir().join(format!("ferroccl-{}.paths", std::process::id()));

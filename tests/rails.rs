@@ -22,8 +22,8 @@ use ccl_transport_multirail::RailsDevice;
 use ccl_transport_ofi::OfiTransport;
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Bytes of each put: more than a device accepts inline, and enough for several puts at a time to
-/// go over both rails.
+/// Bytes of each put: more than a device accepts inline, and so many that puts in flight at the
+/// same time use both rails.
 const BYTES: usize = 8 << 10;
 /// Number of puts that the memory of each end holds.
 const PUTS: u32 = 2000;
@@ -85,7 +85,7 @@ impl TwoSides<SoftDevice> {
     }
 }
 
-/// End of a link, which puts to the other end.
+/// One end of a link; it puts to the other end.
 struct End {
     lane: Box<dyn Lane>,
     endpoint: EndpointId,
@@ -93,9 +93,9 @@ struct End {
     inbox: Region,
     remote: RemoteMr,
     posted: u32,
-    /// Number of completions of each put; `arrived` has the number of arrivals of each put of the
-    /// other end.
+    /// Number of completions of each put.
     done: BTreeMap<u64, u32>,
+    /// Number of arrivals of each put of the other end.
     arrived: BTreeMap<u32, u32>,
     lost: Option<String>,
 }
@@ -105,7 +105,7 @@ fn byte(side: usize, number: u32) -> u8 {
 }
 
 impl End {
-    /// Posts at most [`AT_ONCE`] more puts, as long as the total is below `allowed`.
+    /// Posts the next puts: at most [`AT_ONCE`], and not more than `allowed` puts in total.
     fn post(&mut self, now: Instant, allowed: u32) {
         let put = |number: u32| WorkRequest::Put {
             endpoint: self.endpoint,

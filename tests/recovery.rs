@@ -116,7 +116,7 @@ fn requests_count_as_operations_and_fail_after_the_agreement() {
 }
 
 #[test]
-fn nothing_is_shrunk_before_a_failure() {
+fn shrink_is_refused_before_a_failure() {
     ranks(2, |c| {
         let error = c.shrink().unwrap_err();
         assert!(error.is_harmless() && error.to_string().contains("no rank has failed"), "{error}");
@@ -233,7 +233,7 @@ fn newcomers_enter_and_work() {
 
 /// Ranks shrink and grow again, as in a job that replaces its dead ranks.
 #[test]
-fn a_newcomer_takes_the_place_of_the_dead() {
+fn a_newcomer_replaces_a_failed_rank() {
     for (_, host) in PLACES {
         placed(3, host, move |mut c| {
             for turn in 0..2 {
@@ -425,9 +425,11 @@ fn an_abort_ends_growing() {
     });
 }
 
-/// The condition of a [`GiveUp`] ends the wait for a rank that never comes, or for rank 0.
+/// The condition of a [`GiveUp`] ends three waits: of a rank 0 that no other rank joins, of a rank
+/// 1 whose rank 0 never answers, and of a rank 1 that has met rank 0 and waits for rank 2. In the
+/// last case, rank 0 has no condition; it reports that rank 1 hung up.
 #[test]
-fn an_abort_ends_joining() {
+fn a_give_up_condition_ends_joining() {
     let called_off = Arc::new(AtomicBool::new(false));
     let listening = [(); 3].map(|()| Listening::new(&Reach::Loopback).unwrap());
     let [lonely, nowhere, pair] = listening;

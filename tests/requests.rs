@@ -74,7 +74,7 @@ fn polling_one_request_advances_all() {
         while !c.test(&b).unwrap() {
             assert!(begun.elapsed() < SOON);
         }
-        assert!(c.test(&a).unwrap(), "requests end in the order of their start");
+        assert!(c.test(&a).unwrap(), "the request that was started first has not ended");
         finish(c, b, 2, 3);
         finish(c, a, 1, 100_000);
     });
@@ -129,7 +129,8 @@ fn leaked_requests_do_no_harm() {
     });
 }
 
-/// Other collectives work as well, with plans that several requests use at once.
+/// Requests of collectives other than all_reduce work as well, also if several of them use one plan
+/// (a prepared program) at once.
 #[test]
 fn requests_of_several_collectives_may_be_mixed() {
     ranks(2, |c| {
@@ -235,6 +236,8 @@ fn wrong_buffers_and_foreign_requests_are_refused() {
     });
 }
 
+/// Checks that 320 requests of 24 different plans (prepared programs) can be queued: more requests
+/// than the 64 plans that a communicator keeps.
 #[test]
 fn requests_may_outnumber_the_kept_plans() {
     let small = config_with(|config| config.slots = 2);

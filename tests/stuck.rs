@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("stuck", stuck)];
 
-/// Variable that says how ranks behave after their first call; [`WHO`] has the number of the rank
-/// that computes.
+/// Variable that says how ranks behave after their first call.
 const HOW: &str = "FERROCCL_TEST_HOW";
+/// Variable with the number of the rank that computes if [`HOW`] is `computes`.
 const WHO: &str = "FERROCCL_TEST_WHO";
 const JOINED: Duration = Duration::from_secs(60);
 /// Deadline of the operations.
@@ -230,7 +230,7 @@ fn a_deadlock_is_called_a_circle() {
 }
 
 #[test]
-fn a_deadlock_is_reported_before_a_rank_that_computes() {
+fn a_deadlock_is_reported_rather_than_a_rank_that_computes() {
     let verdict = threads(5, Over::SharedMemory, true, |c| match c.rank() {
         4 => {
             std::thread::sleep(TIMEOUT + MORE);

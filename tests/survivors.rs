@@ -144,7 +144,7 @@ fn scribble() {
     for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next().unwrap(), words.next().unwrap());
-        // Only `ferroccl status` reads the status memory.
+        // Spares the status memory: only `ferroccl status` reads it.
         if !line.contains("memfd:")
             || line.contains("ferroccl-status")
             || !rights.starts_with("rw-s")

@@ -84,7 +84,7 @@ fn a_measured_table_is_loaded() {
         out.name()
     ));
     assert_eq!(lines.lines().filter(|line| line.starts_with("all_reduce ")).count(), 2, "{lines}");
-    assert!(lines.contains("numbers fitted to these 14 times: half of the predictions"), "{lines}");
+    assert!(lines.contains("fitted to these 14 measured times; half of"), "{lines}");
     let table = fs::read_to_string(&out.0).unwrap();
     assert!(table.contains(&format!("machine {}\n", machine())), "{table}");
     for algorithm in ["ring=", "direct=", "double_tree="] {
@@ -102,10 +102,10 @@ fn a_measured_table_is_loaded() {
     assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
 }
 
-/// Messages shorter than a slot are tried, too. The table keeps the model's parameters, which
-/// predict a table for other numbers of ranks.
+/// Checks that algorithms are tried with messages of a half, a quarter and an eighth of a slot,
+/// too. The table keeps the model's parameters, which predict a table for other numbers of ranks.
 #[test]
-fn shorter_messages_are_tried_and_other_ranks_predicted() {
+fn shorter_messages_are_tried_and_times_of_other_rank_counts_are_predicted() {
     let out = Table::new("divided", "");
     said(&format!(
         "tune -g 2 -b 64k -e 512k -f 8 --collectives all_reduce --rounds 3 --out {}",
@@ -263,9 +263,9 @@ fn the_network_between_hosts_is_measured() {
     assert!(table.contains("all_reduce ranks=4 hosts=4 bytes=1024: "), "{table}");
 }
 
-/// A measurement ignores a table of another machine, and writes one line per size for a collective
-/// that is named twice. Without a file, the whole table goes to standard output, and the text about
-/// the table goes to standard error.
+/// A measurement ignores a table of another machine, and writes only one line per size for a
+/// collective that is named twice. Without a file, the whole table goes to standard output, and the
+/// text about the table goes to standard error.
 #[test]
 fn measuring_ignores_the_table_of_another_machine() {
     let arguments = "tune -g 2 -b 1k -e 4k --rounds 1 --collectives all_gather,all_gather";
@@ -313,7 +313,7 @@ fn ranks_with_different_tables_do_not_join() {
 }
 
 #[test]
-fn a_newer_table_that_is_slower_fails() {
+fn a_comparison_fails_if_the_newer_table_is_slower() {
     let line = |time: &str| format!("all_reduce ranks=2 hosts=1 bytes=8: ring={time}\n");
     let old = Table::new("old", &line("10~0.1"));
     let slower = Table::new("slower", &line("12~0.1"));

@@ -25,8 +25,9 @@ crate::tunables! {
         transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
             "Transport to use: auto, the name of a transport, or HOST+NETWORK, a transport within \
              hosts and one between hosts. A network transport alone also joins ranks of one host. \
-             auto takes the first transport that all ranks have; adapters count if they are on the \
-             PCI bus, or if their transport's own settings name them.";
+             auto takes the preferred transport of those that all ranks have; between hosts, the \
+             order of preference is verbs, ofi, tcp. For auto, adapters count only if they are on \
+             the PCI bus, or if their transport's own settings name them.";
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
             "Interfaces whose addresses tcp sends to its peers: prefixes of names, or networks \
@@ -45,11 +46,11 @@ crate::tunables! {
              device, without failover. A CTS has room for the keys of four devices: with more \
              devices, long messages are received through slots.";
         near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
-            "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
-             (`lspci -D`), which the library cannot find out. verbs takes the RDMA devices that \
-             are nearest to it: below the same PCIe switch, else the same root port, else the \
-             same host bridge, else on the same NUMA node. If empty, verbs takes the RDMA devices \
-             of the NUMA node that the process runs on.";
+            "PCI address, such as 0000:17:00.0 (`lspci -D`), of the accelerator whose data this \
+             rank sends. The library cannot find out this address. verbs takes the RDMA devices \
+             nearest to the accelerator: below the same PCIe switch, else the same root port, else \
+             the same host bridge, else on the same NUMA node. If empty, verbs takes the RDMA \
+             devices of the NUMA node that the process runs on.";
         ib_policy: Policy = Policy::default(), "FERROCCL_IB_POLICY",
             Some("NCCL_IB_QPS_PER_CONNECTION"), true,
             "How messages are spread over the queue pairs of each pair of ranks: rules separated \
@@ -72,8 +73,9 @@ crate::tunables! {
             "Name of this host: ranks with equal names share memory. If empty, the machine's boot \
              id and network namespace are the name. Different names split a machine into hosts.";
         algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
-            "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
-             double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
+            "Name or family (ring, direct, double_tree, …) of the algorithm to use wherever a \
+             collective has it; empty lets the planner choose. `ferroccl explain` lists the \
+             algorithms.";
         tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
             "Table of the algorithms that were measured to be the fastest, written by `ferroccl \
              tune`: @ and the name of a file (@/etc/ferroccl.tuning), or the lines of the table. \
@@ -113,10 +115,10 @@ crate::tunables! {
              and received into them, where the algorithm and the transport allow it; others are \
              copied through slots. If this is larger than a slot, all messages are copied.";
         registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
-            "The most bytes that a communicator keeps registered for RDMA between calls, of \
-             buffers that the program has registered. The least recently used buffer is \
-             deregistered first, and registered again when it is used. A buffer larger than this \
-             is registered for each call.";
+            "The most bytes, of buffers that a program registers with a communicator, that stay \
+             registered for RDMA between calls. Beyond this limit, the least recently used buffer \
+             is deregistered, and registered again when it is used. A buffer larger than this \
+             limit is registered for each call.";
         net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
             "Within NCCL: slots of each connection for messages that come before their receive is \
              known, 2 to 16. Must be equal on all hosts.";
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn one_queue_pair_is_enough_where_the_fabric_spreads_packets() {
+    fn adaptive_routing_gives_one_queue_pair_unless_a_policy_is_set() {
         let pairs = |text: &str, policy: Option<&str>| {
             let lookup = |name: &str| match name {
                 "NCCL_IB_ADAPTIVE_ROUTING" => Some(text.to_owned()),

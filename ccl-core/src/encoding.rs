@@ -22,8 +22,8 @@ pub struct MessageError {
 /// Returns the bytes of a record.
 #[must_use]
 pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    // Encoding fails only for sequences of unknown length, and no record has one. Readers would
-    // refuse the empty bytes.
+    // Encoding fails only for sequences of unknown length, and no record has one. If it failed, the
+    // result would be empty, and readers would refuse it.
     postcard::to_allocvec(record).unwrap_or_default()
 }
 
@@ -106,7 +106,7 @@ impl<const N: usize> List<N> {
 }
 
 /// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order, as a bitmap that ends with the
-/// byte of the highest rank. A bitmap is short here, because most sets contain most ranks.
+/// byte of the highest rank: at most `N / 8` bytes, even if the set contains most ranks.
 #[derive(Debug)]
 pub struct RankSet<const N: u32>;
 
@@ -128,7 +128,7 @@ impl<const N: u32> RankSet<N> {
     ///
     /// # Errors
     /// Returns the deserializer's error, or an error for a bitmap that is too long for ranks below
-    /// `N` or ends with an empty byte.
+    /// `N` or ends with a byte of 0.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rank>, D::Error> {
         let bits = Vec::<u8>::deserialize(from)?;
         if bits.len() > N as usize / 8 || bits.last() == Some(&0) {

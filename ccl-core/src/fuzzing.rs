@@ -7,7 +7,7 @@ use crate::config::{Config, Tunables as _};
 use crate::transport::Locality;
 use std::collections::BTreeMap;
 
-/// Tests the offers and records that describe a peer's slots.
+/// Tests the offers that describe a peer's slots, and the CTS records that name a peer's memory.
 pub fn offer(data: &[u8]) {
     fuzzed_offer(data);
     fuzzed_record(data);

@@ -22,10 +22,11 @@ pub struct Setup {
     /// this: puts that one device has lost are repeated over another device
     /// ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
     pub acknowledged: bool,
-    /// True if a put is done as soon as it is written to the operating system, where the transport
-    /// has a choice. A broken connection that lost some of the written bytes is then not mended.
+    /// True if a transport that has the choice counts a put as done as soon as the put is written
+    /// to the operating system. A broken connection that lost some of the written bytes is then not
+    /// mended.
     pub done_when_written: bool,
-    /// True if each lane has one connection.
+    /// True if at most one connection is attached to each lane.
     pub one_connection: bool,
     /// The longest time that a port may be down, or that a peer may be unreachable after a break,
     /// before the connections count as lost.
@@ -72,7 +73,8 @@ pub struct TransportKind {
     pub id: u8,
     /// Ranks that the transport connects.
     pub reach: Reach,
-    /// Preference of `auto`: the highest wins among the kinds of equal reach that all ranks have.
+    /// Preference if `FERROCCL_TRANSPORT` is `auto`: of the kinds of equal reach that all ranks
+    /// have, the one with the highest preference wins.
     pub preference: u8,
     /// True if the devices are adapters. A host has some adapters or none, each of its ranks takes
     /// the nearest ones, and several adapters can act as one device.
@@ -94,8 +96,8 @@ pub struct TransportKind {
     pub names_devices: fn(&Config) -> bool,
     /// Function that makes the transport.
     pub make: Make,
-    /// Function that shortens the address of a listener by the last network location in it, and
-    /// returns the rest; none if the address has only one network location.
+    /// Function that returns a listener's address without the last of its network locations (IP
+    /// address and port); none if the address has fewer than two network locations.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

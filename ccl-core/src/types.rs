@@ -258,7 +258,7 @@ impl Collective {
     }
 }
 
-/// Error for a name that is not in the list.
+/// Error for an unknown name of a type, a reduction or a collective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} \"{given}\"; choose one of: {known}")]
 pub struct UnknownName {

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times() {
+    fn sizes_and_times_are_read_with_their_suffixes() {
         assert_eq!(Bytes::read("1G"), Some(Bytes(1 << 30)));
         assert_eq!(Bytes::read("99999999999G"), None);
         assert_eq!(Bytes::read(""), None);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_the_network() {
+    fn network_checks_and_open_choices_are_read_and_shown() {
         use NetworkCheck::{Assumed, Measure, Off};
         for (text, check) in [("0", Off), ("1", Assumed), ("measure", Measure)] {
             assert_eq!(NetworkCheck::read(text), Some(check));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_as_users_of_nccl_write_them() {
+    fn numbers_are_read_as_users_of_nccl_write_them() {
         assert_eq!([u8::read("106"), u8::read("0x6a")], [Some(106); 2]);
         assert_eq!([u8::read("-1"), u8::read("256"), u8::read("0x")], [Some(0), None, None]);
         assert_eq!(Option::<u32>::read("3"), Some(Some(3)));

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-/// Targets, by the name of their corpus.
+/// Name and function of each target; its corpus has the same name.
 const TARGETS: &[(&str, Target)] = &[
     ("configuration", ccl_core::fuzzing::configuration),
     ("control", ccl_bootstrap::fuzzing::control),

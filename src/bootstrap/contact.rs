@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
 /// Address of rank 0, as rank 0 itself uses it; [`address`] sets the port.
 pub(super) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Backlog of a control port: each neighbour connects once, but strangers may connect more often.
+/// Backlog of a control port. Each neighbour (a rank that keeps a control connection to this rank)
+/// connects once, but strangers may connect more often.
 const WAITING: u32 = 1024;
 
 fn listen(ip: IpAddr) -> io::Result<TcpListener> {
@@ -34,10 +35,10 @@ pub(super) fn spans_hosts(join: &Join) -> bool {
     join.spans_hosts || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
 }
 
-/// Opens the control port of a rank other than 0, at the address from which it reaches rank 0. If
-/// that address is loopback, this rank is on rank 0's host. If ranks may nevertheless be on other
-/// hosts and joining beyond loopback is allowed, the port listens on all addresses, and the other
-/// ranks use the address at which they reach rank 0.
+/// Opens the control port of a rank other than 0, at the address from which it reaches rank 0. The
+/// port listens on all addresses instead if that address is loopback (this rank is then on rank
+/// 0's host), other ranks may be on other hosts, and joining beyond loopback is allowed. The other
+/// ranks then use the address at which they reach rank 0.
 pub(super) fn of_member(
     join: &Join,
     root: &TcpStream,

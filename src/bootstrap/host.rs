@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-/// Returns the identity of this host. Processes have the same identity if they share a boot of the
-/// kernel and a network namespace, so that they can meet at an abstract Unix socket. Containers
+/// Returns the identity of this host. Processes that share a boot of the kernel and a network
+/// namespace have the same identity, because they can meet at an abstract Unix socket. Containers
 /// with a network of their own count as hosts. A `name` that is not empty replaces the system's
 /// identity.
 pub(super) fn identity(name: &str) -> [u8; 16] {

@@ -1,6 +1,6 @@
 //! Joining at every rank but 0. The rank tries to reach rank 0 until rank 0 answers or the deadline
-//! passes. Rank 0 names the elders of the rank: ranks that get the roster earlier. The rank asks
-//! them for the roster in turn until one answers.
+//! passes. Rank 0 names the elders of the rank: ranks that get the roster (the list of members)
+//! earlier. The rank asks them for the roster in turn until one answers.
 
 use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, advice, random_bytes};
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// Timeout of one connection: an address that swallows packets must not use up the time of the
-/// others.
+/// Timeout of one connection: an address that swallows packets must not use up the time for the
+/// other addresses.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Extra time to wait for rank 0, which names the missing ranks at its own deadline.
 const GRACE: Duration = Duration::from_secs(2);

@@ -63,7 +63,7 @@ pub struct Join {
     /// True if other ranks may be on other hosts even where rank 0 is reached by loopback.
     pub spans_hosts: bool,
     /// Longest time that [`ControlPlane::close`] blocks while others do not take this rank's last
-    /// messages. A rank that misses these messages hears of them from other ranks.
+    /// messages. A rank that misses these messages learns their content from other ranks.
     pub linger: Duration,
     /// Settings of this rank's flight recorder: the recording, its dumps and the trace.
     pub recorder: recorder::Settings,
@@ -299,9 +299,9 @@ struct Joined {
     addresses: Vec<SocketAddr>,
 }
 
-/// Joins: blocks until all ranks have joined and this rank is connected with its neighbours, or
-/// until the deadline in `how.limits`. If the last rank comes late, the ranks still have 10 s to
-/// connect.
+/// Joins: blocks until all ranks have joined and this rank is connected with its neighbours (the
+/// few ranks to which it keeps control connections), or until the deadline in `how.limits`. If the
+/// last rank comes late, the ranks still have 10 s to connect.
 ///
 /// # Errors
 /// Everything that can prevent joining.

@@ -1,4 +1,4 @@
-//! Joining at rank 0: the sockets of `RootJoin`.
+//! Joining at rank 0: the sockets of `RootJoin`, the state machine of rank 0.
 
 use super::resolve::resolve;
 use super::socket::{self, Deadline, Got, random_bytes};
@@ -117,7 +117,7 @@ impl Driver {
         match self.machine.outcome() {
             Some(Ok(roster)) => Ok(roster.clone()),
             Some(Err(failure)) => {
-                // If some ranks have joined, the address is right.
+                // The address can be wrong only if no other rank has joined.
                 let nobody = matches!(failure, JoinFailure::Missing { count, .. }
                     if *count + 1 == join.ranks);
                 let by = Deadline::after(FAREWELL);

@@ -35,8 +35,9 @@ fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
 
 /// Returns the configuration with the number of flows per link that suits the network, and a note
 /// on the change. Over verbs, a link has one data queue pair if the fabric routes adaptively, as
-/// InfiniBand is assumed to. With `more`, a link has the flows that [`more_flows`] promises. The
-/// result is equal on all ranks, as the arguments are. Settings of the user stay.
+/// InfiniBand is assumed to do. If `more` is true, the configuration has the change that
+/// [`more_flows`] describes. The result is equal on all ranks, as the arguments are. Settings of
+/// the user stay.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
     if !Choice::of(&config).stripes() {
@@ -76,8 +77,8 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
 }
 
 /// Describes the change that gives a link more flows than it has under `holds`, a configuration
-/// that was made from `asked`. Returns none if the user has set the number, or if a link has enough
-/// flows.
+/// that was made from `asked`. Returns none if the user has set the number of flows, or if no
+/// change would raise it.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);
     let mut taken = asked.clone();
@@ -117,7 +118,8 @@ pub(super) fn adjusted(
         let note = shrunk(&config, hosts);
         return (config, note);
     }
-    // Doubles the number of slots while that makes a link hold more: the budget may shorten slots.
+    // Doubles the number of slots as long as a link's slots together then hold more bytes. The
+    // budget may make slots shorter if there are more of them.
     let mut best = (slots, before);
     let mut tried = config.clone();
     while tried.slots < SLOTS_MAX && best.1 < needed {
@@ -157,9 +159,9 @@ fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
     let is = is.shape;
     let said = (is.slot_bytes < would_be.slot_bytes).then(|| {
         format!(
-            "slots hold {} bytes instead of {}{fewer}, because the bytes that {} ranks may have in \
-             flight must stay within FERROCCL_BUDGET_BYTES={}; the number of channels stays the \
-             same",
+            "slots hold {} bytes instead of {}{fewer}, because there are {} ranks: the bytes in \
+             flight towards any one of them must stay within FERROCCL_BUDGET_BYTES={}; the number \
+             of channels stays the same",
             is.slot_bytes,
             would_be.slot_bytes,
             hosts.ranks(),
@@ -209,13 +211,13 @@ mod tests {
         };
         assert_eq!(pairs(&config, true, false), 1);
         assert_eq!(pairs(&config, false, false), 16);
-        // The assumption does not hold.
+        // With `more`, the fabric is not assumed to route adaptively.
         assert_eq!(pairs(&config, true, true), 16);
         let (holds, note) = flows(&config, true, false);
         assert!(note.unwrap().starts_with("all RDMA devices are InfiniBand,"));
         let more = "up to 16 queue pairs per link instead of 1";
         assert_eq!(more_flows(&config, &holds).as_deref(), Some(more));
-        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "16 pairs suffice");
+        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "already 16 pairs");
         config.check_network = NetworkCheck::Off;
         assert_eq!(pairs(&config, true, false), 16);
         config.ib_adaptive_routing = Some(true);
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_user_and_bounded_slots_stay() {
+    fn no_slots_are_added_against_a_setting_or_where_they_would_not_help() {
         assert_eq!(slots(&[0, 1], 50_000, |config| config.slots = 4), (4, None));
         assert_eq!(slots(&[0, 0], 50_000, |_| {}), (8, None));
         assert_eq!(slots(&[0, 1], 0, |_| {}), (8, None));

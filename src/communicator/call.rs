@@ -55,8 +55,8 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the number of elements in the larger of the two buffers, on a rank that has both.
-    /// Returns 0 unless all ranks know the counts. The planner chooses by this number of
-    /// elements.
+    /// Returns 0 unless all ranks know the counts. The planner chooses the algorithm
+    /// according to this number of elements.
     pub(super) fn elements(&self, ranks: u32) -> usize {
         match self.sizes {
             Sizes::Even(count) => {
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
             Sizes::PerRank(blocks) if self.knows_all_counts() => {
                 blocks.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
             }
-            // Counts are local here, or the root's alone: the choice must not depend on them.
+            // Not all ranks know these counts, so the choice must not depend on them.
             _ => 0,
         }
     }
@@ -154,7 +154,7 @@ impl Call<'_> {
         }
     }
 
-    /// Checks that no two received blocks overlap in the output, as they arrive in any order.
+    /// Checks that no two received blocks overlap in the output: blocks arrive in any order.
     fn check_apart(&self) -> Result<(), Error> {
         let blocks = match self.sizes {
             Sizes::PerRank(blocks) if self.proportion() != Ordering::Greater => blocks,

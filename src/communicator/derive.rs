@@ -1,6 +1,6 @@
 //! Communicators made from another communicator: of some of its ranks, of its survivors, or of all
-//! its ranks and newcomers. Each has connections, memory and a secret of its own: a late write of a
-//! rank of the old communicator lands in memory that the new communicator does not use.
+//! its ranks and newcomers. Each has connections, memory and a secret of its own, so a late write
+//! of a rank of the old communicator goes to memory that the new communicator does not use.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Weak};
@@ -44,7 +44,8 @@ struct Invite {
 /// Failed attempt to make a communicator.
 struct Attempt {
     error: Error,
-    /// Control plane over which the ranks can agree on the survivors; none if they have not met.
+    /// Control plane of the new communicator, over which its ranks can agree on the survivors; none
+    /// if these ranks did not meet.
     control: Option<Arc<ControlPlane>>,
 }
 
@@ -167,11 +168,12 @@ impl Communicator {
             }
             Err(attempt) => attempt,
         };
-        // A rank that hung up has sent its reason over `from`, whose connections remain.
+        // A rank that hung up on the new communicator has sent its reason over `from`, whose
+        // connections remain.
         let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
-            // Other ranks may be in the new communicator: the next attempt starts from it.
+            // Other ranks may have made the new communicator, so the next attempt starts from it.
             Some(control) => {
                 self.control.set_successor(&Arc::downgrade(&control));
                 let all = Vec::from_iter(0..control.ranks());
@@ -192,8 +194,8 @@ impl Communicator {
     /// Returns an invitation for `added` newcomers. All ranks make the same call. Then the members
     /// call [`Communicator::grow`], and each newcomer calls [`Communicator::join`] with the
     /// invitation's id, its own rank (one of the numbers after the members' ranks) and the
-    /// invitation's number of ranks (or is started with `FERROCCL_COMM_ID`, `FERROCCL_RANK` and
-    /// `FERROCCL_RANKS`).
+    /// invitation's number of ranks. A newcomer may instead be started with these three values in
+    /// `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`.
     ///
     /// The newcomers must be able to reach rank 0 as the members do: if the members met at a
     /// loopback address, only newcomers on the same host can join.
@@ -249,7 +251,7 @@ impl Communicator {
         let mut how = invitation.accept(self.rank());
         how.give_up = unless_failed(&self.control, (0..self.ranks()).collect());
         let control = Arc::clone(&self.control);
-        // Newcomers lack the earlier measurement.
+        // Newcomers lack the earlier measurement, so the new communicator starts without one.
         self.make(&control, how, None).map_err(|Attempt { error, .. }| {
             if self.is_broken() {
                 return self.or_failure(error, "grow");

@@ -1,5 +1,5 @@
 //! Small exchanges over the control plane. Each exchange has a topic. Ranks compare the topics, so
-//! that ranks at different steps of the user's program notice it, and misread no record.
+//! that ranks at different steps of the user's program notice the difference and misread no record.
 
 use std::time::Duration;
 

@@ -27,8 +27,8 @@ pub struct Expected {
     pub variant: String,
     /// Duration in microseconds.
     pub time_us: f64,
-    /// True if the duration was measured (`FERROCCL_TUNING`). Otherwise the duration is predicted
-    /// by a walk through all ranks' programs, with the model of the tuning table, or with typical
+    /// True if the duration was measured (`FERROCCL_TUNING`). Otherwise the duration is predicted:
+    /// all ranks' programs run in virtual time, with the model of the tuning table, or with typical
     /// parameters of this library's links if there is no such model.
     pub is_measured: bool,
 }

@@ -42,8 +42,8 @@ pub struct Explanation {
     pub rule: Option<String>,
     /// The other algorithms of the collective.
     pub alternatives: Vec<String>,
-    /// Duration by each variant, the fastest first; empty unless the caller fills it in with the
-    /// result of [`super::expected()`].
+    /// Durations of the call, one per variant, the fastest first; empty unless the caller fills the
+    /// list in with the result of [`super::expected()`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
@@ -70,7 +70,7 @@ pub struct Explanation {
     pub chunks: usize,
     /// Largest number of elements of each part in one chunk.
     pub chunk_elements: usize,
-    /// Ops of this rank's schedule as written, loops counted once.
+    /// Number of ops and loops in this rank's schedule; the body of a loop counts once.
     pub schedule_ops: usize,
     /// Bytes of scratch memory of this rank.
     pub scratch_bytes: usize,
@@ -239,7 +239,7 @@ impl fmt::Display for Explanation {
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         if let Some(rule) = &self.rule {
-            // The reason is printed above.
+            // Leaves out the rule's own reason, in parentheses at the end: "why" gives the reason.
             let conditions = rule.split(" (").next().unwrap_or(rule);
             writeln!(f, "  rule       {conditions}")?;
         }

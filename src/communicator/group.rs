@@ -57,13 +57,13 @@ impl Messages {
     }
 }
 
-/// A group of sends and receives in the making. Messages between two ranks are matched in the
-/// order in which both sides name them; lengths must be equal.
+/// A group of sends and receives in the making. The first send from rank A to rank B matches B's
+/// first receive from A, and so on; both must have the same length.
 #[derive(Debug)]
 #[must_use = "nothing moves until `run`"]
 pub struct Group<'c, 'b> {
-    /// Communicator, which holds the group's messages. So the next group reuses the memory of
-    /// their lists, and a group is cheap to move.
+    /// Communicator, which holds the lists of the group's messages. So the next group reuses the
+    /// memory of these lists, and a group is cheap to move.
     communicator: &'c mut Communicator,
     buffers: PhantomData<&'b mut [u8]>,
 }

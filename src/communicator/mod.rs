@@ -84,7 +84,8 @@ pub struct Communicator {
     control: Arc<ControlPlane>,
     /// The first error that ended this communicator on this rank.
     broken: Option<String>,
-    /// Number of splits and invitations so far, from which each result's secret is derived.
+    /// Number of splits and invitations so far. The secret of each resulting communicator is
+    /// derived from this number and from this communicator's secret.
     derived: u64,
     /// Control plane of a failed attempt to shrink, from which the next attempt continues.
     successor: Option<Arc<ControlPlane>>,
@@ -195,7 +196,7 @@ impl Communicator {
         let wired = Communicator::wire(control, secret, config, measured);
         wired.and_then(Communicator::adjusted_to_network).inspect_err(|error| {
             // Without a report, the others see a rank that leaves in good order. If another rank
-            // has died, all ranks learn of it without a report, but later.
+            // failed, others may report that a little later: wait for their report first.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
                     (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))
@@ -485,8 +486,8 @@ pub fn config_with(tuning: &Tuning) -> Result<Config, Error> {
     config_with_table(Some(tuning.lines()))
 }
 
-/// Returns the value of a variable; for the tuning table, the contents of the file if the value
-/// names one.
+/// Returns the value of a variable. If the value of the tuning table's variable names a file,
+/// returns the contents of that file.
 #[doc(hidden)]
 pub fn setting(variable: &str) -> Result<Option<String>, Error> {
     let value = launch::variable(variable)?;

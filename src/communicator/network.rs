@@ -1,6 +1,7 @@
 //! Measurement of the network under load. The default settings assume a network that carries the
 //! full rate of all hosts at once, between any pairs of hosts. This module measures one pair
-//! of hosts alone, then all pairs at once. A pair has one host of each half of the hosts.
+//! of hosts alone, then all pairs at once. The hosts are split into two halves, and a pair has one
+//! host of each half.
 //!
 //! `ferroccl tune` measures the network. Joining ranks do so if `FERROCCL_CHECK_NETWORK=measure`.
 
@@ -25,7 +26,7 @@ const LEFT: f64 = 0.8;
 const ROUNDS: u32 = 3;
 /// Total measured time, in seconds, after which no further round begins.
 const LONG_ENOUGH_S: f64 = 5.0;
-/// Speed-up by more flows, as a ratio of rates, above which the links keep these flows.
+/// Speed-up by more flows, as a ratio of rates, above which the links keep the additional flows.
 const WORTH: f64 = 1.1;
 
 /// Results of measuring the network, the same on all ranks.
@@ -123,8 +124,8 @@ impl Communicator {
     }
 
     /// Measures the network if `FERROCCL_CHECK_NETWORK=measure` asks for it and there is no earlier
-    /// measurement. Returns a communicator with more flows if the network is crowded and more flows
-    /// are faster, otherwise this one. All ranks call it.
+    /// measurement. Returns a communicator with more flows if the network is oversubscribed and
+    /// more flows are faster, otherwise this communicator. All ranks call it.
     pub(super) fn adjusted_to_network(mut self) -> Result<Communicator, Error> {
         let is_asked = self.config().check_network == NetworkCheck::Measure;
         if !is_asked || self.measured.is_some() {
@@ -167,8 +168,8 @@ impl Communicator {
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 
-    /// Returns the seconds until the slowest rank that takes part has sent and received all; the
-    /// same on all ranks.
+    /// Returns the seconds that the slowest rank with a peer takes to send and receive all its
+    /// messages; the same on all ranks.
     fn exchanged(
         &mut self,
         own: Option<(u32, Rank)>,

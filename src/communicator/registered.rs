@@ -52,10 +52,10 @@ impl<T> Drop for Registered<T> {
 
 impl Communicator {
     /// Keeps memory registered as long as the result lives. Over RDMA, large messages then need no
-    /// registration in each call. Messages of `FERROCCL_ZERO_COPY_BYTES` or more travel without a
-    /// copy; messages from unregistered memory do so only if the buffer has 256 KiB or more. At
-    /// most `FERROCCL_REGISTERED_BYTES` of all such memory are registered at a time. Over other
-    /// transports nothing changes.
+    /// registration in each call. Messages of `FERROCCL_ZERO_COPY_BYTES` or more move without a
+    /// copy; those from or to a buffer that was not given to this method do so only if the buffer
+    /// has 256 KiB or more. At most `FERROCCL_REGISTERED_BYTES` of the memory given to this method
+    /// stay registered between calls. Over other transports nothing changes.
     ///
     /// # Errors
     ///
@@ -70,8 +70,8 @@ impl Communicator {
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(());
         // SAFETY: the elements stay where they are, in a vector that nobody can grow, until
-        // `CachedMemory::end` has ended every use of the region. It is read and written only in
-        // calls that borrow the elements.
+        // `CachedMemory::end` has ended every use of the region. The region is read and written
+        // only in calls that borrow the elements.
         let region = unsafe { Region::new(start, bytes, owner) };
         let cached = CachedMemory::new(region);
         if let Some(messages) = self.engine.ports.links().messages() {

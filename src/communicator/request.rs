@@ -1,9 +1,9 @@
 //! Non-blocking calls. [`Communicator::test`] and [`Communicator::wait`] advance them in the order
 //! in which they were started.
 //!
-//! A request's buffers belong to the communicator until the request has ended, and come back with
-//! [`Communicator::wait`]. A leaked request therefore leaks its buffers and endangers nothing.
-//! Requests that borrow their buffers are started in a [`Communicator::scope`].
+//! The communicator owns a request's buffers until [`Communicator::wait`] returns them. A leaked
+//! request therefore leaks its buffers and endangers nothing. Requests that borrow their buffers
+//! are started in a [`Communicator::scope`].
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,7 +27,8 @@ pub struct Request<B> {
     buffers: PhantomData<B>,
 }
 
-/// State of a request's call.
+/// State of a request's call. A call is open until it has ended; at most the oldest open call
+/// is started on the engine, the others are queued.
 #[derive(Debug)]
 enum State {
     Queued(Running),
@@ -59,7 +60,7 @@ pub(super) struct Requests {
 type Apart<T> = (Vec<T>, Vec<T>);
 
 impl Communicator {
-    /// Starts [`Communicator::all_reduce`] on buffers that the request owns.
+    /// Starts [`Communicator::all_reduce`] on owned buffers, which [`Communicator::wait`] returns.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl Communicator {
         self.start(&call, input, output)
     }
 
-    /// Starts [`Communicator::all_gather`] on buffers that the request owns.
+    /// Starts [`Communicator::all_gather`] on owned buffers, which [`Communicator::wait`] returns.
     ///
     /// # Errors
     ///
@@ -88,7 +89,8 @@ impl Communicator {
         self.start(&call, input, output)
     }
 
-    /// Starts [`Communicator::reduce_scatter`] on buffers that the request owns.
+    /// Starts [`Communicator::reduce_scatter`] on owned buffers, which [`Communicator::wait`]
+    /// returns.
     ///
     /// # Errors
     ///
@@ -103,7 +105,7 @@ impl Communicator {
         self.start(&call, input, output)
     }
 
-    /// Starts any call on buffers that the request owns.
+    /// Starts any call on owned buffers, which [`Communicator::wait`] returns.
     ///
     /// # Errors
     ///

@@ -37,8 +37,9 @@ pub(super) struct Segment {
     pub(super) ranks: u32,
     /// Ranks on the host of the segment's owner, the owner among them, ascending.
     locals: Vec<Rank>,
-    /// Bytes that may be in flight towards one rank: in all, and over the network.
+    /// Bytes that may be in flight towards one rank in all: the configured budget.
     budget_bytes: usize,
+    /// Bytes that may be in flight towards one rank over the network.
     network_budget_bytes: usize,
     zero_copy_bytes: usize,
     registered_bytes: usize,
@@ -54,11 +55,11 @@ pub(super) struct Segment {
 impl Segment {
     /// Returns the layout on the host of `rank`. Slots have the configured size and number, or what
     /// the budget allows. The default budget suffices for 32,000 peers. If no two ranks share a
-    /// host, slots are twice as large as configured: larger slots save system calls, which cost
-    /// more than polls of slots in shared memory. The larger size loses no cache hits: zero-copy
-    /// payload does not stay in a cache even with slots of the configured size. Between hosts, a
-    /// small budget first makes slots fewer and then shorter, because idle links leave their
-    /// credits to others.
+    /// host, slots are twice as large as configured, so that links need fewer messages: a message
+    /// costs more between hosts than in shared memory. The larger size loses no cache hits:
+    /// zero-copy payload does not stay in a cache even with slots of the configured size. Between
+    /// hosts, a small budget first makes slots fewer and then shorter: a busy link with few slots
+    /// uses the credits of idle links, too.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -114,8 +115,8 @@ impl Segment {
         })
     }
 
-    /// Returns a note on the slots of each link if the budget does not hold all of them; empty
-    /// otherwise.
+    /// Returns a note on the slots of each link if the budget does not hold the configured number;
+    /// empty otherwise.
     pub(super) fn fewer_slots(&self) -> String {
         let (config, peers) = (self.message_config(), self.ranks.saturating_sub(1) as usize);
         let reserved = config.reserved_slots(peers);
@@ -216,8 +217,8 @@ impl Segment {
         of.part(doorbell::BYTES, CallRecord::SHARED_BYTES)
     }
 
-    /// Returns the slots in `owner`'s segment into which `sender` writes; none unless both ranks
-    /// are on this host.
+    /// Returns the slots in `owner`'s segment into which `sender` writes; none if one of the two
+    /// ranks is on another host, or if both are the same rank.
     pub(super) fn link(
         &self,
         segment: &Region,
@@ -243,7 +244,7 @@ mod tests {
     use ccl_core::config::Bytes;
 
     #[test]
-    fn links_do_not_overlap_and_fill_the_segment() {
+    fn links_lie_side_by_side_without_gap_or_overlap() {
         let config = Config::default();
         let segment = Segment::of_one_host(5, &config);
         let region = Region::private(segment.bytes());
@@ -298,7 +299,7 @@ mod tests {
             let segment = Segment::new(&Hosts::of(&seats), 0, &config);
             let in_flight = segment.message_config().in_flight_bytes_max(ranks as usize - 1);
             assert!(in_flight <= budget_bytes, "{ranks} ranks: {in_flight} bytes in flight");
-            assert!(in_flight * 2 > budget_bytes, "{ranks} ranks: {in_flight} bytes in flight");
+            assert!(in_flight * 2 > budget_bytes, "{ranks} ranks: only {in_flight} in flight");
         }
         let usual = Segment::of_one_host(8, &Config::default());
         assert_eq!(usual.shape.slots, Config::default().slots);

@@ -79,7 +79,8 @@ impl<T: Element> SymmetricBuffer<T> {
         self.read_from(self.rank, start, data)
     }
 
-    /// Copies a rank's elements, beginning at `start`, into `data`. That rank takes no part in it.
+    /// Copies a rank's elements, beginning at `start`, into `data`. That rank takes no part in the
+    /// copy.
     ///
     /// # Errors
     ///
@@ -92,8 +93,8 @@ impl<T: Element> SymmetricBuffer<T> {
     }
 }
 
-const ALLOC_ADVICE: &str =
-    "The communicator is unharmed: ask for less memory on every rank, or raise the limit";
+const ALLOC_ADVICE: &str = "The communicator is unharmed: ask for less memory on every rank, or \
+                            raise the limit that was reached";
 
 impl Communicator {
     /// Allocates `count` zeroed elements on every rank, in memory that all ranks of its host map.
@@ -102,7 +103,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When one rank cannot make that much shared memory, all ranks get an error.
+    /// If any rank cannot make that much shared memory, all ranks get an error.
     pub fn alloc<T: Element>(&mut self, count: usize) -> Result<SymmetricBuffer<T>, Error> {
         self.usable()?;
         let bytes = count.checked_mul(size_of::<T>());

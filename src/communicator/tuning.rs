@@ -55,7 +55,7 @@ fn file(name: &str) -> Result<String, TableError> {
     }
 }
 
-/// Checks that a table was measured on this machine, if the table names one.
+/// Checks that a table was measured on this machine, if the table names a machine.
 ///
 /// # Errors
 ///

@@ -14,7 +14,8 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Weight of one look for progress, as a number of peeks at the links. A look takes at least as
+/// Weight of one look for progress, as a number of peeks. A look advances the call as far as
+/// possible; a peek only asks the links whether something has happened. A look takes at least as
 /// long as this many peeks.
 const LOOK: u32 = 4;
 
@@ -30,8 +31,8 @@ pub(super) enum PollCost {
 }
 
 impl PollCost {
-    /// Returns the number of empty looks between two readings of the clock. It is small for looks
-    /// with system calls, because such a look takes longer than a reading of the clock.
+    /// Returns the number of empty looks between two readings of the clock. The number is small for
+    /// looks with system calls, because such a look takes longer than a reading of the clock.
     fn per_tick(self) -> u32 {
         match self {
             PollCost::Memory | PollCost::Device => 64,

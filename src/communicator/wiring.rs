@@ -58,7 +58,8 @@ pub(super) struct Wiring {
     pub(super) why: Option<String>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// The least budget that any rank has, as a multiple of one network device's budget.
+    /// The least budget that any rank has, as a multiple of one network device's budget; see
+    /// [`Devices::budget_share`].
     pub(super) budget_share: f64,
 }
 
@@ -92,7 +93,7 @@ impl Wiring {
         (config, flows): (&Config, Option<String>),
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
-        // Each rank's random part of the key, and its round trip to its neighbours.
+        // This rank's random part of the key, and its round trip to its control-plane neighbours.
         let own = (random_bytes()?, control.round_trip());
         let all = exchange(&control, Topic::Nonces, &own, timeout)?;
         let key = transport::Secret(secret.derive(&encode(&all)));
@@ -205,7 +206,7 @@ impl Wiring {
         let mut keys = Vec::new();
         let shared = prepare(&own).and_then(|()| local.share(key, &mut keys));
         // Peers map this memory and send no puts to it. Once the keys are made, the memory needs no
-        // registration, and it is freed with its last region.
+        // registration, and it is freed when the last `Region` of it is dropped.
         let deregistered = local.device.deregister(key);
         (shared.and_then(|()| Ok(deregistered?)).map(|()| own), keys)
     }

@@ -8,7 +8,7 @@ use crate::bootstrap::{Endpoint, UniqueId};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Source of this process's rank.
+/// Origin of this process's rank: our own variables, or a launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
     /// `FERROCCL_RANK` and `FERROCCL_RANKS`.
@@ -90,7 +90,9 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             names: ("FERROCCL_RANK", "FERROCCL_RANKS"),
             local: local("FERROCCL_LOCAL_RANK", "FERROCCL_LOCAL_RANKS")?,
             rendezvous: |_, _, _| {
-                let because = "FERROCCL_RANK is (give HOST:PORT where rank 0 listens)".to_owned();
+                let because = "FERROCCL_RANK is, and FERROCCL_COMM_ID gives the HOST:PORT where \
+                               rank 0 listens"
+                    .to_owned();
                 Err(LaunchError::Absent { name: COMM_ID, because })
             },
         }

@@ -85,7 +85,7 @@ fn each_launcher_is_known_by_its_variables() {
 }
 
 #[test]
-fn our_own_variables_come_first_and_the_address_overrides_every_launcher() {
+fn our_own_variables_come_first_and_comm_id_overrides_the_rendezvous_of_every_launcher() {
     let both = [&OWN[..], &TORCH[..], &OMPI[..]].concat();
     assert_eq!(launch(&both).launcher, Launcher::Variables);
     for base in [&TORCH[..], &OMPI[..], &PMI[..], &SLURM[..]] {
@@ -144,7 +144,7 @@ fn an_error_for_a_launcher_without_rendezvous_has_an_example() {
 }
 
 #[test]
-fn a_broken_unique_id_is_not_repeated() {
+fn the_error_for_a_malformed_unique_id_does_not_show_the_id() {
     let id = format!("ferroccl1:n1:7:{}", "ab".repeat(31));
     assert!(!error(&with(&OWN, &[("FERROCCL_COMM_ID", &id)])).contains("abab"));
 }

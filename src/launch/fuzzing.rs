@@ -39,7 +39,10 @@ pub fn pmi(data: &[u8]) {
         pmi.finish()
     };
     let told: Result<(), ServiceError> = talk();
-    assert!(!matches!(told, Err(ServiceError::Late { .. })), "the client waits after the data");
+    assert!(
+        !matches!(told, Err(ServiceError::Late { .. })),
+        "the client waited for more after the launcher had closed its side"
+    );
 }
 
 /// Feeds the data to the store's client, as the answers of torchrun's store.
@@ -55,7 +58,10 @@ pub fn store(data: &[u8]) {
         store.wait_for("key").map(|_| ())
     };
     let told: Result<(), ServiceError> = talk();
-    assert!(!matches!(told, Err(ServiceError::Late { .. })), "the client waits after the data");
+    assert!(
+        !matches!(told, Err(ServiceError::Late { .. })),
+        "the client waited for more after the launcher had closed its side"
+    );
 }
 
 /// Variables of a launcher's environment that the library reads, except those that name files.

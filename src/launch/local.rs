@@ -46,16 +46,17 @@ pub struct LocalExit {
 /// Runs `program` with `arguments` as ranks `0..ranks` of this host and waits for them all.
 ///
 /// The children find each other by `FERROCCL_*` variables, which the program must read (see
-/// [`super::from_environment`]). Only rank 0's standard output is shown. Standard error of the
-/// others is shown by line, with the rank in front. The ranks get the variables that transports ask
-/// for ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
+/// [`super::from_environment`]). Only rank 0's standard output is shown. Standard error of
+/// the others is shown line by line, with the rank in front. The ranks get the variables that
+/// transports ask for
+/// ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
 /// unless these are set. If a rank ends badly, the others have 5 s to end by themselves, then they
-/// are ended. The kernel kills all ranks when the thread that called this function ends. That
-/// includes the death of this process, for any reason.
+/// are ended. The kernel kills all ranks when the thread that called this function ends, and so
+/// also when this process dies, for whatever reason.
 ///
 /// # Errors
-/// The number of ranks is out of range, or the program cannot be started. No rank is left running
-/// then.
+/// The number of ranks is out of range, or the program cannot be started. After an error, no rank
+/// is left running.
 pub fn spawn_local<S: AsRef<OsStr>>(
     ranks: u32,
     program: &Path,
@@ -113,8 +114,8 @@ struct Group {
 struct Failure {
     rank: u32,
     code: u8,
-    /// True if a signal other than SIGABRT ended the rank: programs abort on errors that others
-    /// have caused.
+    /// True if a signal ended the rank; false for SIGABRT, because a program may abort on an error
+    /// that another rank has caused.
     killed: bool,
     seen: Instant,
 }
@@ -172,7 +173,8 @@ impl Group {
             if next.is_some_and(|at| Instant::now() >= at) {
                 for one in &self.running {
                     eprintln!("[rank {}] did not end by itself, so a signal ends it", one.rank);
-                    // If the child has ended, its process id stays taken until `reap`.
+                    // The process id of a child that has ended stays taken until `reap`, so the
+                    // signal reaches no other process.
                     let _ = kill_process(Pid::from_child(&one.child), signal);
                 }
                 signal = Signal::KILL;

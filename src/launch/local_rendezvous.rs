@@ -95,8 +95,8 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
                         .parse()
                         .map_err(|e| fail(format!("rank 0's answer cannot be used: {e}")));
                 }
-                // The rendezvous of the launcher's previous job step may have ended just now: try
-                // again.
+                // This may have been the rendezvous of the launcher's previous job step, ending
+                // just now: try again.
                 Err(error) if deadline.is_past() => return Err(fail(error.to_string())),
                 Err(_) => {}
             },

@@ -42,7 +42,7 @@ pub struct Launch {
     pub local_rank: Option<u32>,
     /// Number of ranks on this host, if the launcher gives it.
     pub local_ranks: Option<u32>,
-    /// Source of the rank.
+    /// Origin of the rank: a launcher, or our own variables.
     pub launcher: Launcher,
     rendezvous: Rendezvous,
     secret: Option<Secret>,
@@ -73,7 +73,7 @@ enum Rendezvous {
 /// that did not meet.
 #[derive(Debug, Error)]
 pub enum LaunchError {
-    /// A variable that cannot be read as the value that it must have.
+    /// A variable has a malformed value.
     #[error("{name}={value:?} is not {expected}")]
     Value {
         /// The variable.
@@ -84,7 +84,7 @@ pub enum LaunchError {
         expected: &'static str,
     },
     /// A variable that goes with others is not set.
-    #[error("{name} is not set, but {because}: set it, or unset the others")]
+    #[error("{name} is not set, but {because}: set {name}, or unset the variables that need it")]
     Absent {
         /// The missing variable.
         name: &'static str,

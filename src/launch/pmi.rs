@@ -89,7 +89,7 @@ impl Pmi {
 
     /// Puts a value, which the other ranks can get after the next barrier.
     pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), ServiceError> {
-        // Lines consist of words: a value has neither blanks nor line ends.
+        // Lines consist of words, so a value must contain neither blanks nor line ends.
         if value.len() >= self.value_bytes_max || value.contains(char::is_whitespace) {
             let (bytes, bytes_max) = (value.len(), self.value_bytes_max);
             return Err(ServiceError::Unfit { bytes, bytes_max });
@@ -233,7 +233,7 @@ mod tests {
             ("cmd=get", "cmd=get_result rc=-1 msg=key_k_not_found value=unknown\n"),
         ])
         .unwrap();
-        assert!(pmi.put("k", &"x".repeat(64)).is_err(), "the value is one byte too long");
+        assert!(pmi.put("k", &"x".repeat(64)).is_err(), "a value one byte too long is accepted");
         assert!(pmi.put("k", "two words").is_err());
         assert!(pmi.get("k").unwrap_err().to_string().contains("key_k_not_found"));
     }

@@ -70,7 +70,8 @@ impl Launch {
             Rendezvous::Alone => self.known(Vec::new()),
             Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
             Rendezvous::Id(id) => Found { id: id.clone(), listener: None, server: None },
-            // The inherited socket served the first communicator; its port is free again.
+            // The inherited socket served the first communicator. Its port is free again, so that
+            // rank 0 can listen there anew.
             Rendezvous::Inherited(endpoint, _) if serial > 0 => self.known(vec![endpoint.clone()]),
             Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
             Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
@@ -102,8 +103,9 @@ impl Launch {
         Ok(Found { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
     }
 
-    /// Listens on rank 0. Returns rank 0's own id with the listener, and the id to publish. If all
-    /// ranks were given a secret, rank 0's own id has that secret, and the published id has none.
+    /// Listens on rank 0. Returns the unique id that rank 0 itself uses, with the listener, and the
+    /// unique id to publish. They differ only if all ranks were given a secret: the first has that
+    /// secret, and the published one has none.
     fn listen(&self, reach: Reach) -> Result<(Found, UniqueId), LaunchError> {
         let reach = match (&self.host, reach) {
             (_, Reach::Loopback) => Reach::Loopback,
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_meet_at_a_known_address_with_a_secret_or_over_loopback() {
+    fn ranks_meet_at_a_known_loopback_address_with_the_same_secret_or_none() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
@@ -254,7 +256,7 @@ mod tests {
         let root = launch(0, Rendezvous::Alone, Some("moo"));
         let met = root.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
         let stranger = member.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
-        assert!(stranger.id.secret.is_public(), "a given secret is not published");
+        assert!(stranger.id.secret.is_public(), "the published id has a secret");
         let member = launch(1, Rendezvous::Alone, Some("moo"));
         let told = member.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
         assert_eq!(told.id.to_secret_string(), met.id.to_secret_string());
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_host_meet_at_its_server() {
+    fn ranks_of_one_host_meet_at_the_server_of_rank_0() {
         let name = format!("ferroccl-test-meet-{}", std::process::id());
         let member_name = name.clone();
         let member = std::thread::spawn(move || {

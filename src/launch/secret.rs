@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_secret_is_refused_and_never_repeated() {
+    fn an_unusable_secret_is_refused_and_the_error_does_not_show_it() {
         for mode in [0o640, 0o604, 0o620] {
             let path = file("open", "moo", mode);
             let error = read(&[(FILE, path.to_str().unwrap())]).unwrap_err();

@@ -6,8 +6,8 @@
 //! validation, which is command 0, and `SET` is command 1. Older stores know no validation, and
 //! `SET` is command 0. No message names the dialect, but an older store answers `GETNUMKEYS` on a
 //! connection without a validation. A recent store closes such a connection or, if it is a libuv
-//! server, ignores it. Agents with a libuv server set `TORCH_NCCL_ASYNC_ERROR_HANDLING`, the
-//! variable that decides `is_recent`.
+//! server, never answers on it. Agents with a libuv server set `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
+//! If that variable is set, `is_recent` is true, and the recent dialect is tried first.
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;
@@ -250,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn no_store_or_another_service_is_an_error() {
+    fn connecting_to_another_service_or_to_a_closed_port_fails() {
         let soon = || Deadline::after(Duration::from_millis(300));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port());

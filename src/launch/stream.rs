@@ -88,7 +88,7 @@ impl LauncherStream {
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.wait(PollFlags::OUT)?;
-            // `send` avoids SIGPIPE if the other end is gone, but a pipe does not support it.
+            // `send` avoids SIGPIPE if the other end is gone, but pipes do not support `send`.
             let sent = match send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Err(Errno::NOTSOCK) => rustix::io::write(&self.fd, bytes),
                 sent => sent,

@@ -12,12 +12,15 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("FERROCCL_RANKS", "number of ranks"),
     ("FERROCCL_LOCAL_RANK", "this process's rank among the ranks of its host"),
     ("FERROCCL_LOCAL_RANKS", "number of ranks on this host"),
-    ("FERROCCL_COMM_ID", "HOST:PORT where rank 0 listens, or a unique id; for any launcher"),
+    ("FERROCCL_COMM_ID", "HOST:PORT where rank 0 listens, or a unique id; works with any launcher"),
     ("FERROCCL_SECRET", "text that all ranks know; whoever does not know it cannot join"),
     ("FERROCCL_SECRET_FILE", "a file with the secret, readable by its owner alone"),
     ("FERROCCL_INSECURE_JOIN", "1: join without a secret even beyond loopback"),
     ("FERROCCL_BOOTSTRAP_HOST", "name or address under which the others reach rank 0's host"),
-    ("FERROCCL_LISTEN_FD", "rank 0: a listening socket that it inherits (set by -g)"),
+    (
+        "FERROCCL_LISTEN_FD",
+        "rank 0: a listening socket that it inherits (set if a program starts all ranks, as by -g)",
+    ),
 ];
 
 /// Returns the value of one variable of this process's environment.
@@ -58,7 +61,8 @@ impl Variables {
         value.map(|value| utf8(name, value.clone())).transpose()
     }
 
-    /// Returns the parsed value of a variable. `FromStr` must accept the whole text.
+    /// Returns the parsed value of a variable. The value is not trimmed: `T::from_str`
+    /// must accept all of it.
     pub(super) fn parsed<T: std::str::FromStr>(
         &self,
         name: &str,

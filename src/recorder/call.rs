@@ -6,7 +6,8 @@ use ccl_core::select::variant::SlotFraction;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_memory::{Region, RegionError, record};
 
-/// Number of words that are published besides the sequence: kind and count.
+/// Number of words that are published besides the sequence: the count, and the kind, which packs
+/// all other fields of the record.
 const WORDS: usize = 2;
 const _: () = assert!(record::bytes(WORDS) <= CallRecord::SHARED_BYTES);
 
@@ -19,9 +20,9 @@ pub(crate) struct CallRecord {
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: Rank,
-    /// Algorithm as 1 + its number in the registry, or 0 if all ranks choose alike. Their choices
-    /// can differ if the call names an algorithm, or if each rank predicts by itself, with the
-    /// model of the tuning table.
+    /// Algorithm as 1 + its number in the registry, or 0 if the ranks cannot choose differently.
+    /// They can if the call names an algorithm, or if the tuning table has a cost model, with which
+    /// each rank predicts by itself.
     pub(crate) algorithm: u8,
     /// Slot fraction of the algorithm; the whole slot if `algorithm` is 0.
     pub(crate) slot_fraction: SlotFraction,

@@ -83,18 +83,19 @@ pub(crate) struct Subject {
     pub(crate) heartbeat_ms: u64,
 }
 
-/// A rank's recording, as all code uses it except the data path, which has a [`Writer`].
+/// A rank's recording, for all code except the data path, which uses a [`Writer`].
 pub(crate) struct Recorder {
     region: Region,
     live: Words<8>,
     sampled: Words<8>,
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
     settings: Settings,
-    /// Findings of the last sample: number and progress of the newest operation, number of the step
-    /// outside of operations, and number of the data path's checks for progress.
+    /// Findings of the last sample: number and progress of the newest operation, code of the step
+    /// that `set_step` records (0 for none), and count of the data path's checks for progress.
     last: Mutex<[u64; 4]>,
     subject: Subject,
-    /// Number of signals that were answered.
+    /// Number of signals at the last check, or at the recorder's start; a greater number asks for a
+    /// dump.
     signals: AtomicU64,
     /// True once the recording was dumped because the communicator broke.
     ended: AtomicBool,
@@ -173,7 +174,8 @@ impl Recorder {
     }
 
     /// Returns a writer that also records times, to be used instead of a plain one; none if calls
-    /// are not traced. So ranks that do not trace pay nothing. Only one writer may be in use.
+    /// are not traced. Ranks that do not trace use a plain writer, and so pay nothing for tracing.
+    /// Only one writer may be in use.
     pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         let trace = &self.settings.trace;
         let writer = self.writer().filter(|_| !trace.is_empty())?;
@@ -219,7 +221,7 @@ impl Recorder {
             for copy in &mut *copies {
                 // Acquire: the second copy is read after the first.
                 std::sync::atomic::fence(Ordering::Acquire);
-                // The region has this size.
+                // The read cannot fail: the region is as long as the copy.
                 let _ = self.region.read(0, copy);
             }
             Page::new(&copies[0], &copies[1]).is_none_or(|page| !page.is_changing())
@@ -301,9 +303,12 @@ fn retry_until_consistent(mut look: impl FnMut() -> bool) {
     }
 }
 
-/// Words of an operation at its beginning: kind, count, sequence and size. Kind and count are as in
-/// its call record, and the sequence is its number among the collectives. The size is its bytes
-/// times 256, plus 1 + the algorithm's index in the registry if it has an algorithm.
+/// Words of an operation at its beginning: kind, count, sequence and size. A collective has the
+/// kind and count of its call record, and its number among the collectives as the sequence. Sends
+/// and receives have the kind `MESSAGES`, the number of sends times 2^32 plus the number of
+/// receives as the count, and the number of the last collective as the sequence. The size is the
+/// operation's bytes times 256, plus 1 + the algorithm's index in the registry if the operation has
+/// an algorithm.
 pub(crate) type Shown = [u64; 4];
 
 /// The data path's side of a recording, which stores numbers and reads no clock.
@@ -314,7 +319,7 @@ pub(crate) struct Writer {
     awaited: Region,
     /// Number of operations begun.
     number: u64,
-    /// Number of notes on awaited ranks.
+    /// Number of writes of the record of awaited ranks.
     notes: u64,
 }
 
@@ -365,7 +370,7 @@ impl Writer {
             *word = u64::from(on.peer) << 1 | u64::from(on.receives);
         }
         self.notes += 1;
-        // The region has just this size.
+        // This cannot fail: the region is as long as the record.
         let _ = record::publish(&self.awaited, self.notes, shown);
     }
 }

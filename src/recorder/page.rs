@@ -3,7 +3,8 @@
 //! ```text
 //! 0     magic with version, process, rank, ranks, heartbeat, communicator, time of joining, host
 //! 128   words of the data path: number of looks for progress, current step outside operations
-//! 192   words of the control thread: times of its last sample, the last change, the last look
+//! 192   words of the control thread: time of its last sample, time of the last change that it
+//!       found, and time at which it last found that the data path had looked for progress
 //! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
 //! 512   the last operations: a ring of such records, each with its progress in word 5
 //! 1536  reason why the communicator ended
@@ -157,7 +158,8 @@ impl<'a> Page<'a> {
     /// Returns the last operations, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = (0..ENTRIES).filter_map(|index| self.entry(index)).collect();
-        // The entry after the newest may have been changing (`record::publish_at`).
+        // The entry after the newest in the ring, which is the oldest, is left out: it may have
+        // been changing (`record::publish_at`).
         let newest = (0..ENTRIES).map(|index| word(self.second, entry_at(index))).max();
         let stands = |entry: &Entry| entry.number + ENTRIES as u64 - 1 > newest.unwrap_or(0);
         entries.retain(|entry| entry.number <= u64::MAX >> 1 && stands(entry));
@@ -199,7 +201,8 @@ impl<'a> Page<'a> {
     pub(super) fn note(&self, now_ns: u64) -> Note {
         let unchanged_ms = now_ns.saturating_sub(self.sampled(CHANGED_AT)) / 1_000_000;
         let unchanged_ms = u32::try_from(unchanged_ms).unwrap_or(u32::MAX);
-        // The control thread knows the data path's progress only as of its own last sample.
+        // This function counts the time since a change or a look up to the last sample, not up to
+        // now: later progress of the data path is not sampled yet.
         let stood =
             |index: usize| self.sampled(SAMPLED_AT).saturating_sub(self.sampled(index)) / 1_000_000;
         let aside = word(self.second, LIVE + 8 * ASIDE);

@@ -18,7 +18,7 @@ use super::{NAME, now_ns, retry_until_consistent};
 /// Shortest wait that is a reason to blame a rank, in milliseconds.
 const WORTH_A_VERDICT_MS: u32 = 1_000;
 
-/// The ranks that were found, by communicator.
+/// The ranks that were found, grouped by communicator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Status {
@@ -34,11 +34,11 @@ pub struct Group {
     pub communicator: String,
     /// Number of the communicator's ranks, here and on other machines.
     pub ranks: u32,
-    /// The failure of the communicator. Without a failure: the rank that holds up the others,
-    /// judged by the ranks that were found here; None if no running rank has waited for a second,
-    /// or if the cause is not found.
+    /// The failure of the communicator. Without a failure: the rank that holds up the others, as
+    /// the recordings that were found here show it; None if no running rank has waited for a
+    /// second, or if the cause is not found.
     pub verdict: Option<String>,
-    /// The ranks that were found, by rank.
+    /// The ranks that were found, in ascending order.
     pub members: Vec<Member>,
 }
 
@@ -88,8 +88,8 @@ pub fn status(pid: Option<u32>) -> io::Result<Status> {
     Ok(grouped(found.into_values()))
 }
 
-/// Members by device and inode of their memory. A forked child has its parent's descriptors, so a
-/// scan may find the same memory twice.
+/// Members, keyed by the device and inode of their memory. A forked child has its parent's
+/// descriptors, so a scan may find the same memory twice.
 type Found = BTreeMap<(u64, u64), Member>;
 
 fn look_at(pid: u32, found: &mut Found) -> io::Result<()> {

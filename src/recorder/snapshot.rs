@@ -104,7 +104,7 @@ pub struct Operation {
     pub ended: bool,
     /// Number of bytes that are done, if known.
     pub bytes_done: Option<u64>,
-    /// Steps done, if the operation has not ended.
+    /// Steps done (a step of an operation is one fold), if the operation has not ended.
     pub step: Option<u64>,
     /// Number of all steps; known only while the operation waits.
     pub steps: Option<u64>,

@@ -53,7 +53,7 @@ fn the_activity_of_a_rank_follows_from_its_counters() {
     assert_eq!(activity(0), Activity::Outside);
     writer.begin([MESSAGES, 1, 1, 0]);
     assert_eq!(activity(0), Activity::Moving);
-    assert_eq!(activity(300), Activity::Undriven, "the data path does not check for progress");
+    assert_eq!(activity(300), Activity::Undriven, "nothing has driven the operation for 300 ms");
     writer.waits(1, &[]);
     writer.look();
     assert_eq!(activity(0), Activity::Waiting);
@@ -80,7 +80,7 @@ fn a_record_that_is_being_written_is_read_again() {
         let copies = recorder.copies();
         Page::new(&copies[0], &copies[1]).unwrap().is_changing()
     };
-    assert!(!is_changing(), "no awaited ranks were ever recorded");
+    assert!(!is_changing(), "the record is changing before its first write");
     let mut writer = recorder.writer().unwrap();
     writer.begin([MESSAGES, 1, 1, 0]);
     writer.waits(12, &[Awaited { peer: 3, receives: true }]);

@@ -2,7 +2,7 @@
 
 use super::call::CallRecord;
 
-/// Kind of sends and receives, which are no collective.
+/// Kind that is recorded for sends and receives; a collective has the kind of its call record.
 pub(crate) const MESSAGES: u64 = u64::MAX;
 
 /// Returns the text for a recorded operation.
@@ -27,7 +27,7 @@ fn messages(sends: u64, recvs: u64) -> String {
     if both.is_empty() { "an empty group".to_owned() } else { both.join(" and ") }
 }
 
-/// Steps of a rank outside operations, by number from 1.
+/// Steps of a rank outside operations; the first has number 1.
 const STEPS: [&str; 5] =
     ["connecting", "alloc", "split", "calls that it does not record", "invite"];
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_counted_in_words() {
+    fn each_step_keeps_its_name_and_operation_texts_count_sends_and_receives() {
         assert_eq!(operation(3, MESSAGES, 1 << 32), "a send");
         assert_eq!(operation(3, MESSAGES, 2 << 32 | 1), "2 sends and a receive");
         for known in STEPS {

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time after which an operation counts as hanging.
+/// Time limit of each wait for a job: a job that takes longer counts as hanging.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
@@ -71,7 +71,7 @@ impl Draw {
         let after = Duration::from_millis(50 + (bits >> 8) % 350);
         let mut victim = (bits >> 40) as Rank % RANKS;
         if is_slow(cell) {
-            // The first rank of a host: its predecessor in the ring is on the other host.
+            // The first rank of a host: in a ring, it receives from the other host, thus over TCP.
             victim -= victim % PER_HOST;
         }
         Draw { after, victim, seed: bits >> 48, before }
@@ -108,7 +108,8 @@ pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
     verdict(&expected, &draw, &ended)
 }
 
-/// Waits until it is time for the fault.
+/// Waits until all ranks work and the drawn delay has passed. Returns an error if the job has ended
+/// by then, except with a fault of `tc netem`, which acts from the start of the job.
 pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(), String> {
     for rank in 0..RANKS as usize {
         job.await_text(rank, "working", LONG);
@@ -308,7 +309,8 @@ fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
     Err(format!("no send queue was longer than {most} bytes: the cell is inconclusive"))
 }
 
-/// Function that disturbs addresses as a stranger does; returns the number of connections it made.
+/// Function that connects to the addresses from the host, as a stranger (a client that breaks the
+/// protocol) whose choices depend on a seed. Returns the number of its connections.
 type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
 
 /// Disturbs all listeners of the first two hosts from the third host.

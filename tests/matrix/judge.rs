@@ -48,7 +48,8 @@ fn named(error: &str) -> Option<Rank> {
 }
 
 /// Judges a job. Returns a short description of the result, or an error that says what is wrong. A
-/// killed rank has no report.
+/// killed rank has no report. `L` in a description is the last operation that all survivors
+/// completed.
 pub(super) fn judge(expected: &Expected, reports: &[Option<Report>]) -> Result<String, String> {
     if reports.len() != RANKS as usize {
         return Err(format!("{} reports of {RANKS} ranks", reports.len()));
@@ -138,7 +139,7 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
 }
 
 /// Returns the milliseconds from the fault to the rank's error. Returns an error if the rank did
-/// not fail in time, or did not fail again afterwards.
+/// not fail in time, or if its next operation succeeded.
 fn in_time(report: &Report, since_ms: u64, within_ms: u64) -> Result<u64, String> {
     let (rank, at_ms) = (report.rank, report.error_ms);
     if report.error.is_none() {
@@ -239,18 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn a_correct_failure_is_accepted() {
+    fn correct_reports_of_a_failure_are_accepted() {
         let said = judge(&Expected::Fails(failure()), &right()).unwrap();
         assert_eq!(said, "errors name 2 within 3.1 s, same L");
         let mut killed = right();
         killed[2] = None;
         let failure = Failure { outcasts: Vec::new(), ..failure() };
         judge(&Expected::Fails(failure.clone()), &killed).unwrap();
-        assert!(judge(&Expected::Fails(failure), &right()).is_err(), "a killed rank reported");
+        assert!(
+            judge(&Expected::Fails(failure), &right()).is_err(),
+            "the judge accepts a report of a killed rank"
+        );
     }
 
     #[test]
-    fn wrong_names_are_noticed() {
+    fn errors_that_name_wrong_ranks_are_noticed() {
         let rename = |from: &'static str, to: &'static str| {
             move |report: &mut Report| {
                 report.error = report.error.take().map(|error| error.replace(from, to));
@@ -336,7 +340,10 @@ mod tests {
         let report = |rank| Report { rank, completed: 9, ..Report::default() };
         let all: Vec<_> = (0..RANKS).map(|rank| Some(report(rank))).collect();
         assert_eq!(judge(&Expected::Completes, &all).unwrap(), "completes");
-        assert!(judge(&Expected::Fails(failure()), &all).is_err(), "nobody noticed the death");
+        assert!(
+            judge(&Expected::Fails(failure()), &all).is_err(),
+            "the judge accepts a failure that nobody noticed"
+        );
         assert!(judge(&Expected::Completes, &right()).unwrap_err().contains("did not complete"));
         let change = |change: &dyn Fn(&mut Option<Report>)| {
             let mut all = all.clone();

@@ -36,7 +36,7 @@ const PER_HOST: u32 = 2;
 const INCONCLUSIVE: &str = "the cell is inconclusive";
 /// Maximum number of runs of a cell.
 const ATTEMPTS: usize = 5;
-/// Number of jobs that run at the same time: jobs mostly wait.
+/// Number of jobs that run at the same time; more than one, because a job mostly waits.
 const ABREAST: usize = 2;
 /// Faults that last as long as their job, and so act on each of its cells. All cells of such a
 /// fault are one job, except in the full run.
@@ -128,7 +128,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[test]
-fn faults_meet_algorithms_and_collectives() {
+fn faults_end_in_right_data_or_agreed_errors() {
     if Network::switched(2).is_some() {
         let lasts = |cell: &Cell| LASTING.contains(&cell.fault) && !full();
         let cells = chosen(|cell| netem(cell.fault).is_none());
@@ -140,9 +140,10 @@ fn faults_meet_algorithms_and_collectives() {
     }
 }
 
-/// The test is skipped if the kernel lacks `tc netem`. The guest's kernel has it.
+/// The test is skipped if the kernel lacks `tc netem`. The kernel of the guest (the virtual machine
+/// of `cargo xtask guest`) has it.
 #[test]
-fn netem_meets_algorithms_and_collectives() {
+fn netem_faults_end_in_right_data() {
     let Some(network) = Network::switched(2) else { return };
     if let Err(reason) = network.hosts[0].netem("delay 1ms") {
         assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set, but netem fails: {reason}");

@@ -42,7 +42,7 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
 }
 
 #[test]
-fn faults_of_ranks_meet_algorithms_and_collectives() {
+fn faults_of_ranks_end_in_right_data_or_agreed_errors() {
     // Only the full run uses all providers.
     for provider in present().take(if full() { usize::MAX } else { 1 }) {
         let cells = chosen(|cell| FAULTS.contains(&cell.fault));

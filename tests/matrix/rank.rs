@@ -23,7 +23,8 @@ pub(super) struct Plan {
     /// Collectives and algorithms of the rounds, in order; each runs at least once.
     pub(super) steps: Vec<(String, String)>,
     pub(super) seed: u64,
-    /// Time after which rank 0 ends the work, once each step has run, in milliseconds.
+    /// Minimum duration of the work, in milliseconds: rank 0 ends the work when this time is over
+    /// and each step has run.
     pub(super) duration_ms: u64,
     /// Bytes of each call of a round.
     pub(super) sizes: Vec<usize>,
@@ -192,7 +193,7 @@ fn operate(
 }
 
 #[test]
-fn content_differs_by_operation_sender_receiver_and_index() {
+fn elements_of_different_operations_senders_receivers_or_indices_differ() {
     let mut all = Vec::new();
     for (operation, from) in (0..50).flat_map(|n| (0..RANKS).map(move |from| (n, from))) {
         all.extend((0..RANKS).flat_map(|to| [0, 1, 1 << 20].map(|i| (operation, from, to, i))));

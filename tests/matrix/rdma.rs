@@ -1,6 +1,7 @@
 //! Cells over RDMA. All ranks run on this machine, which plays several hosts (`FERROCCL_HOSTID`):
-//! with `Fault::ShortCut` one host per rank, otherwise two. Each half of the ranks has a device at
-//! its end of each network. The control plane uses loopback, as if RDMA had a network of its own.
+//! with `Fault::ShortCut` one host per rank, otherwise two. Two RDMA networks connect the two
+//! halves of the ranks; each half has a device on each network. The control plane uses loopback, so
+//! faults of the RDMA networks do not affect it.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
@@ -22,7 +23,7 @@ const PORT: u16 = 7300;
 /// processors may be emulated.
 const ENDED_MS: u64 = 15_000;
 
-/// Runs cells; `sides` has the devices of each side, one for each link.
+/// Runs cells; `sides` has the devices of each half of the ranks, one on each network.
 fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, attempt);
@@ -56,7 +57,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
             let cut = || down = Some(Down::new(&first[1]));
             let mut failure = lasting(&cell, &draw, &job, ENDED_MS, cut);
             if cell.fault == Fault::LongCut {
-                // The control plane still connects all ranks.
+                // The control plane still connects all ranks, so no rank is declared dead.
                 (failure.dead, failure.outcasts) = (Vec::new(), Vec::new());
             }
             Expected::Fails(failure)
@@ -84,7 +85,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
 }
 
 #[test]
-fn faults_of_ranks_and_links_meet_algorithms_and_collectives() {
+fn faults_of_ranks_and_links_end_in_right_data_or_agreed_errors() {
     let Some((sides, _turn)) = rails() else { return };
     let cells = chosen(|cell| FAULTS.contains(&cell.fault));
     // Starting processes takes most of the time: all cells with packet loss are one job.

@@ -20,7 +20,7 @@ const AWAY: Duration = Duration::from_secs(3);
 const LOST: u64 = 5;
 
 #[test]
-fn a_rank_is_killed_over_rdma() {
+fn ranks_over_rdma_name_a_killed_rank() {
     let Some((devices, _turn)) = devices() else { return };
     let names = format!("={}", devices.join(","));
     let variables = [
@@ -111,8 +111,8 @@ fn lost_packets_are_sent_again() {
 /// Interface of a device whose link is down until the value is dropped.
 pub(crate) struct Down {
     interface: String,
-    /// Routes of tables that the kernel does not fill by itself. They vanish when the link goes
-    /// down.
+    /// Routes of the interface in tables that the kernel does not fill by itself. They vanish when
+    /// the link goes down, and are restored with it.
     routes: Vec<String>,
 }
 
@@ -184,7 +184,8 @@ fn a_link_that_stays_down_is_named() {
         let down = (communicator.rank() == 1).then(|| Down::new(&device));
         let error = sums(communicator, || false).unwrap_err().to_string();
         let took = start.elapsed();
-        // The other rank's port has no link either. That rank has to detect the loss by itself.
+        // The other rank's port has no link either, and that rank has to detect the loss by itself.
+        // So this rank stays, with its link down, as long as a rank takes to give up its port.
         if down.is_some() {
             std::thread::sleep(AWAY);
         }

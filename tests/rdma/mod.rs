@@ -274,7 +274,8 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     }
 }
 
-/// Each of two devices is shared by four of the eight ranks, which thus share its budget.
+/// Each of the two devices is shared by four of the eight ranks: each rank has a quarter of the
+/// configured budget.
 #[test]
 fn seven_senders_keep_to_the_budget_of_their_receiver() {
     const BUDGET: usize = 4 << 20;

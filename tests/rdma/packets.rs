@@ -69,7 +69,7 @@ fn packets_follow_the_policy_and_control_has_its_own_traffic_class() {
         if packet.from == address {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
         } else {
-            // A credit, whose count is in the immediate, or a CTS.
+            // An empty put that returns credits (in its immediate), or a CTS.
             let is_short = packet.payload <= RECORD_BYTES_MAX && packet.payload.is_multiple_of(8);
             assert!(is_short && packet.dscp == 46, "{packet:?}");
             credits += usize::from(packet.payload == 0);
@@ -88,7 +88,7 @@ fn packets_follow_the_policy_and_control_has_its_own_traffic_class() {
     );
     // The numbers of credits and CTS depend on how late each side is.
     assert!(credits + cts > 0);
-    assert_eq!(words, WORD, "only the first message follows the rule for short messages");
+    assert_eq!(words, WORD, "bytes that were sent by the rule for short messages");
     assert_eq!(pairs.len(), 4, "number of queue pairs that carried data");
     let all: usize = pairs.values().map(|(bytes, _)| bytes).sum();
     assert!((4 * COUNT..4 * COUNT + 4096).contains(&all), "{all} bytes of data");

@@ -45,7 +45,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     #[arg(default_value = ALL, value_parser = parse_transport)]
     transports: Vec<String>,
-    /// Number of measurements of each transport, alternating between the transports.
+    /// Number of rounds per collective; each round measures every transport once.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Run only three sizes and few iterations: a test that everything works, not a measurement.
@@ -138,9 +138,9 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
     }
     let [_, _, iterations, _] = sizes(options.short);
     let text = format!(
-        "{}. 2 ranks; medians over {rounds} interleaved rounds of the median over {iterations} \
-         calls out of place. tcp goes over the loopback interface, verbs over {}, {OFI} over \
-         libfabric's tcp and loopback.\n\n{}",
+        "{}. 2 ranks. Each value is the median over {rounds} interleaved rounds; the value of a \
+         round is the median over {iterations} calls out of place. tcp goes over the loopback \
+         interface, verbs over {}, {OFI} over libfabric's provider tcp on loopback.\n\n{}",
         Provenance::now().sentence(),
         rdma_ports().join(" and "),
         all.iter().map(section).collect::<Vec<_>>().join("\n")

@@ -1,11 +1,12 @@
-//! `cargo xtask lint`: checks that a change must pass beyond the tests.
+//! `cargo xtask lint`: the checks, other than the tests, that a change must pass.
 
 use std::time::{Duration, Instant};
 
 use crate::workspace::cargo;
 use crate::{Outcome, machine, process, report, tidy};
 
-/// Usual seconds of all checks on 2 idle cores, from an empty target directory; never enforced.
+/// Usual seconds of all checks on 2 idle cores, from an empty target directory. A slower run does
+/// not fail.
 pub(crate) const USUAL_S: u64 = 150;
 /// Longest time of one check on a machine of usual speed; a longer check counts as hanging.
 const HANGS: Duration = Duration::from_secs(1200);
@@ -93,7 +94,7 @@ pub(crate) fn run() -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Checks third-party crates by `deny.toml`; returns `None` if cargo-deny is not installed.
+/// Checks third-party crates by the rules in `deny.toml`; returns `None` if cargo-deny is missing.
 /// Advisories are not checked: they need the network, and change independently of our code.
 fn licences(deadline: Duration) -> Option<Outcome> {
     if !process::is_installed("cargo-deny") {

@@ -50,7 +50,8 @@ impl Provenance {
 /// `FERROCCL_IB_HCA`.
 pub(crate) fn rdma_ports() -> Vec<String> {
     let mut names = all_rdma_ports();
-    // The guest has two networks, and devices of one do not reach the devices of the other.
+    // In the guest, a device reaches only devices of its own network. The first two devices share
+    // a network.
     names.truncate(2);
     names
 }
@@ -65,7 +66,8 @@ pub(crate) fn all_rdma_ports() -> Vec<String> {
     names
 }
 
-/// Largest disk space, in MiB, of a run of all tests that begins with an empty target directory.
+/// Largest disk space, in MiB, that a run of all tests takes if it begins with an empty target
+/// directory.
 const DISK_MIB: u64 = 5 << 10;
 /// Free disk space, in MiB, below which any failure may be due to the disk.
 const DISK_FULL_MIB: u64 = 256;
@@ -75,7 +77,10 @@ const DISK_FULL_MIB: u64 = 256;
 pub(crate) fn disk_notice() -> String {
     free_mib().map_or_else(String::new, |free| {
         let enough = if free < DISK_MIB { ", which may not suffice" } else { "" };
-        format!("An empty target directory grows to {DISK_MIB} MiB; {free} MiB are free{enough}.")
+        format!(
+            "In a run of all tests, an empty target directory grows to {DISK_MIB} MiB; {free} MiB \
+             are free{enough}."
+        )
     })
 }
 
@@ -91,7 +96,7 @@ fn free_mib() -> Option<u64> {
 }
 
 /// Environment variable with the factor by which this machine is slower than usual. Tests stretch
-/// their deadlines by it.
+/// their deadlines by this factor.
 pub(crate) const SLOWNESS: &str = "FERROCCL_TEST_SLOWNESS";
 /// Seconds that the loop of [`slowness`] takes on an idle machine of the usual kind.
 const REFERENCE_S: f64 = 0.25;
@@ -124,7 +129,7 @@ pub(crate) fn width() -> usize {
     stated.unwrap_or(2 * cores).max(1)
 }
 
-/// Returns whether this runs in CI: `CI=true`, as every CI system sets it.
+/// Returns whether this program runs in CI; every CI system sets `CI=true`.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }

@@ -70,13 +70,14 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Lint => lint::run(),
         Chore::Tidy => tidy::run(),
         Chore::Setup => setup::run(),
-        // A run in a guest has the exit status of the command there.
+        // The next two chores may run in a guest; their exit status is then that of the command in
+        // the guest.
         Chore::Bench(options) => return bench::run(options),
         Chore::CompareTransports(options) => return compare::run(options),
         Chore::Dist(options) => dist::run(options),
         Chore::Gpu(options) => gpu::run(options),
         Chore::Softroce => test::softroce(),
-        // The status is that of the command.
+        // The exit status is that of the command that the guest runs.
         Chore::Guest(options) => return guest::run(options),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -21,7 +21,8 @@ use crate::Outcome;
 const GLANCE: Duration = Duration::from_millis(50);
 /// Interval at which a parent checks its child once the child's output has ended.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Longest time that a leftover process may hold the child's output open before it is killed.
+/// Time after a child's exit at which processes that still hold the child's output open are killed;
+/// also the longest wait for the exit of a killed child.
 const LINGER: Duration = Duration::from_secs(2);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -49,7 +50,7 @@ pub(crate) enum End {
     Exit(ExitStatus),
     /// Kill after the deadline.
     Deadline,
-    /// Exit of a child that left a process holding its output; that process was killed.
+    /// Exit of a child whose output another process still held open; that process was killed.
     LeftRunning,
 }
 
@@ -85,11 +86,12 @@ pub(crate) fn run(
     deadline: Duration,
     on_line: impl FnMut(&str),
 ) -> Outcome<End> {
-    // Both outputs share one pipe: with two pipes, headings could be separated from their text.
+    // Both outputs share one pipe: with two pipes, a heading on one output could be separated from
+    // its text on the other.
     let (reader, writer) = pipe()?;
     let errors = writer.try_clone().map_err(|error| format!("cannot duplicate a pipe: {error}"))?;
     command.stderr(errors);
-    // Cargo sees a pipe, but the lines end up on our own output.
+    // Into a pipe, cargo prints no colours by default; here its lines end up on the terminal.
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
@@ -169,7 +171,7 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match exited {
                 Some((status, _)) => return Ok(End::Exit(status)),
-                // Usually the child closes its output and ends at once.
+                // The output has ended; usually the child exits right afterwards.
                 None => thread::sleep(MOMENT),
             },
         }
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_exist_is_named() {
+    fn the_error_names_a_program_that_does_not_exist() {
         let error = run(&mut Command::new("no-such-program"), GLANCE, |_| {}).unwrap_err();
         assert!(error.contains("no-such-program"), "{error}");
         assert!(!is_installed("no-such-program") && is_installed("sh"));

@@ -16,8 +16,8 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// Returns a `cargo` command that runs in the workspace's root, as if typed there. Variables that
-/// cargo sets for this package's program are removed: they would cause rebuilds of some build
-/// scripts, and of all crates that depend on them.
+/// cargo has set for xtask are removed: they would cause rebuilds of some build scripts, of the
+/// crates that have these scripts, and of all crates that depend on those.
 pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).args(args);
@@ -62,8 +62,8 @@ pub(crate) fn crates() -> Outcome<Vec<Crate>> {
     Ok(ours(&metadata()?))
 }
 
-/// Returns the output of `git status` for the working tree; empty if git or the repository is
-/// missing.
+/// Returns the output of `git status` for the working tree; empty if git fails, for example because
+/// there is no repository. An error says why git cannot be started.
 pub(crate) fn status() -> Outcome<String> {
     let mut command = Command::new("git");
     command.current_dir(root()).args(["status", "--porcelain"]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn this_crate_finds_itself() {
+    fn the_crates_of_the_workspace_include_xtask() {
         let crates = crates().unwrap();
         assert!(crates.iter().any(|found| found.name == "xtask" && found.dir == "xtask"));
     }

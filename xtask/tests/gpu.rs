@@ -11,6 +11,7 @@ mod tests {
     /// Path of the Python that has Debian's PyTorch.
     const PYTHON: &str = "/usr/bin/python3";
 
+    /// Makes the bundle (the folder with the checks, the plugin and the command); returns its path.
     fn bundle() -> PathBuf {
         let xtask = env!("CARGO_BIN_EXE_xtask");
         let made = Command::new(xtask).args(["gpu", "--bundle-only", "--profile", "dev"]).output();
@@ -35,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checks_run_without_a_gpu_and_find_a_planted_difference() {
+    fn the_checks_run_without_a_gpu_and_fail_if_a_result_is_spoiled() {
         let torch = Command::new(PYTHON).args(["-c", "import torch.distributed"]).output();
         if !torch.is_ok_and(|output| output.status.success()) {
             println!("\nSKIPPED: there is no PyTorch; `cargo xtask setup` installs it");

@@ -7,7 +7,7 @@ mod guest {
     use std::time::{Duration, Instant};
 
     /// Runs `cargo xtask guest` with these arguments. Returns `None` and prints the reason if this
-    /// machine cannot have a guest.
+    /// machine cannot run a guest (a virtual machine).
     fn guest(arguments: &[&str]) -> Option<Output> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.arg("guest").args(arguments).env("FERROCCL_TEST_WORD", "it's\n\"this\"");

@@ -1,9 +1,10 @@
 //! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks for
-//! their progress, and they promise to complete no more operations and to heed no lower
-//! coordinator. Then the coordinator proposes a verdict and, once all living ranks have accepted,
-//! announces it. If the coordinator dies, the next rank coordinates. If ranks have already accepted
-//! verdicts, the new coordinator proposes the latest. Each coordinator is a higher rank than those
-//! before, so the latest verdict is that of the highest earlier coordinator.
+//! their progress, and they promise to complete no more operations and to heed no coordinator of
+//! lower rank. Then the coordinator proposes a [`Verdict`] (the dead ranks, the survivors, and the
+//! last operation that every survivor had completed) and, once all living ranks have accepted the
+//! verdict, announces it. If the coordinator dies, the next living rank coordinates. If ranks have
+//! already accepted verdicts, the new coordinator proposes the latest. Each coordinator is a higher
+//! rank than those before, so the latest verdict is that of the highest earlier coordinator.
 //!
 //! Nothing here happens before a failure is known.
 
@@ -18,8 +19,9 @@ use ccl_core::types::Rank;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Action for the control plane: a message to send or a fact to learn. The agreement and the
-/// inquiry each queue actions; the control plane carries out each queue in order.
+/// Action for the control plane: a message to send or a fact to learn. The agreement queues
+/// actions, and so does the search for stalled ranks (`inquiry`); the control plane carries out
+/// each queue in order.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Message to all neighbours, except the one on this connection (if any).
@@ -67,7 +69,8 @@ pub(super) struct Agreement {
     epoch: u64,
     promised: Option<Rank>,
     accepted: Option<(Rank, Verdict)>,
-    /// Epoch, coordinator and attempt of the newest question, which came from `route`.
+    /// Epoch, coordinator and attempt of the newest question, which came on the connection `route`
+    /// unless this rank asked it.
     seen: (u64, Rank, u32),
     route: Option<ConnectionId>,
     lead: Option<Lead>,
@@ -111,9 +114,9 @@ impl Agreement {
         self.lead.is_some() && self.rendezvous_port.is_none()
     }
 
-    /// Returns the living ranks that this rank has awaited for longer than `patience`: this rank
-    /// must find out by itself whether they are alive. A coordinator awaits answers; every other
-    /// rank awaits the coordinator's question, which is repeated.
+    /// Returns the ranks that count as living but have kept this rank waiting for `patience` or
+    /// longer: this rank must find out by itself whether they are alive. A coordinator awaits
+    /// answers; every other rank awaits the coordinator's question, which is repeated.
     pub(super) fn late_ranks(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
         let (coordinator, since) = self.awaited;
         match &self.lead {
@@ -136,8 +139,8 @@ impl Agreement {
     }
 
     /// Makes this rank coordinate if it must, and continues an agreement that it coordinates. If
-    /// `regular` (at a heartbeat), a coordinator repeats its question: answers get lost if a rank
-    /// that forwards them dies.
+    /// `regular` is true (at a heartbeat), a coordinator repeats its question: answers get lost if
+    /// a rank that forwards them dies.
     pub(super) fn drive(
         &mut self,
         facts: &Facts,
@@ -248,7 +251,8 @@ impl Agreement {
         Answer { epoch: ask.epoch, coordinator: ask.coordinator, rank: self.rank, vote }
     }
 
-    /// Counts an answer for this rank, or passes the answer back along the question's route.
+    /// Takes in an answer. Counts it if this rank asked the question; otherwise passes it back
+    /// along the question's route.
     pub(super) fn answered(&mut self, answer: Answer) {
         if answer.epoch != self.epoch {
             return;
@@ -355,9 +359,10 @@ impl Lead {
 }
 
 /// Returns whether a verdict is lacking: there is none yet, or a survivor of the last one has died
-/// or left since. A death does not count at once, but only if `regular` is true (at a heartbeat),
-/// because many ranks die after a verdict when their programs end. A departure counts only if this
-/// rank coordinates and wants to go on with the ranks that are still here.
+/// or left since. A death counts only at a heartbeat (if `regular` is true): after a verdict, the
+/// programs of many ranks end, these ranks count as dead, and a single agreement at the next
+/// heartbeat covers all of them. A leave counts only if this rank is to go on with the ranks that
+/// are still here.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

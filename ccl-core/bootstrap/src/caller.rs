@@ -1,4 +1,4 @@
-//! The connecting side of the keyed challenge.
+//! The connecting side of the keyed challenge, in which both sides prove that they know the secret.
 
 use super::PROTOCOL_VERSION;
 use super::frame::FrameError;
@@ -16,8 +16,9 @@ pub enum MemberJoinError {
     ClosedEarly,
     /// The other side closed the connection after it got this side's proof.
     #[error(
-        "it closed the connection when this process answered its challenge: the two have \
-         different secrets; give all ranks the same FERROCCL_SECRET or unique id"
+        "the process that listens there closed the connection when this process answered its \
+         challenge: the two processes have different secrets; give all ranks the same \
+         FERROCCL_SECRET or unique id"
     )]
     SecretRefused,
     /// The process that listens there does not know the secret.
@@ -39,7 +40,7 @@ pub enum MemberJoinError {
     )]
     AlienFrame(FrameError),
     /// A rank that was asked for the list of members closed the connection without an answer.
-    #[error("it closed the connection before it sent the list of members")]
+    #[error("that rank closed the connection before it sent the list of members")]
     NoMembers,
     /// Rank 0 ended the joining.
     #[error(transparent)]

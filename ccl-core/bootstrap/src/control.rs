@@ -68,7 +68,7 @@ pub enum ControlError {
     },
 }
 
-/// Reason why this rank has no verdict.
+/// Reason why this rank has no [`Verdict`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoVerdict {
     /// The others go on without this rank.
@@ -248,7 +248,8 @@ impl Control {
     }
 
     /// Records that this rank's operation has stalled past its deadline. The ranks then compare
-    /// notes, and report as failed the rank that holds up the others.
+    /// their [`Note`]s of what they are doing, and report as failed the rank that holds up the
+    /// others.
     pub fn overdue(&mut self, stalled: Duration, now: Instant) {
         let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
         self.inquiry.overdue(stalled_ms, now);
@@ -301,8 +302,8 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Returns whether the communicator has ended, and neighbours that may not know the reason can
-    /// still connect.
+    /// Returns true if the communicator has ended and, at the same time, some neighbour that may
+    /// not know the reason can still connect.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
@@ -448,7 +449,8 @@ impl Control {
         left.map(|rank| format!("rank {rank} has left the communicator"))
     }
 
-    /// Leaves in good order: this rank needs no more from the others. They close the connections.
+    /// Leaves in good order: says goodbye to the other ranks, which then close the connections.
+    /// Call this when this rank needs nothing more from the others.
     pub fn leave(&mut self) {
         if self.leaving {
             return;

@@ -14,7 +14,7 @@ pub(super) struct Exchange {
     ranks: u32,
     /// Number of the next exchange that this rank starts.
     pub(super) next: u64,
-    /// Parts that came in, by exchange; other ranks may be one exchange ahead.
+    /// Per exchange: the parts that came in. Other ranks may be one exchange ahead.
     parts: BTreeMap<u64, BTreeMap<Rank, Vec<u8>>>,
     /// Number of the exchange that finished most recently, and its parts, until they are collected.
     finished: Option<(u64, Vec<Vec<u8>>)>,
@@ -46,8 +46,8 @@ impl Exchange {
         origin: Rank,
         blob: Vec<u8>,
     ) -> Result<Passed, Breach> {
-        // No rank can finish exchange `next` without this rank's part. A rank that gives up
-        // exchange `next` may start exchange `next + 1`.
+        // No rank can finish exchange `next` without this rank's part, but a rank may give it up
+        // and start exchange `next + 1`. A part of a later exchange breaks the protocol.
         if sequence > self.next + 1 {
             return Err(Breach::NotInProgress { sequence });
         }

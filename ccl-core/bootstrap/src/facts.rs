@@ -1,6 +1,7 @@
-//! Facts about the ranks. Every rank keeps the facts in a log that only grows, and passes them on
-//! to its neighbours in the order in which it learned them. A rank that knows a fact therefore
-//! knows everything that the source of the fact had known before.
+//! Facts about the ranks: deaths, failures, goodbyes and verdicts. Every rank keeps the facts in a
+//! log that only grows, and passes them on to its neighbours in the order in which it learned them.
+//! A rank that learns a fact from a neighbour therefore knows everything that this neighbour had
+//! learned before that fact.
 
 use super::failure::{Failure, FailureReason};
 use super::message::Message;

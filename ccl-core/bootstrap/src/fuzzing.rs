@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Source of decisions that come from bytes; an exhausted source decides 0.
+/// Bytes of the fuzzer, read as decisions. Once all bytes are read, every further decision is 0.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -123,7 +123,7 @@ pub fn join_root(data: &[u8]) {
                 }
             }
         }
-        // Joining ends once.
+        // Once joining has ended, its outcome stays the same.
         ended = ended.or_else(|| root.outcome().cloned());
         assert_eq!(root.outcome(), ended.as_ref());
         let _ = (root.poll_timeout(), root.has_room(now), root.connections(), root.strays());
@@ -142,7 +142,7 @@ pub fn join_member(data: &[u8]) {
     };
     let mut root = RootJoin::new(secret(), hello(0), JoinLimits::default(), Instant::ZERO);
     root.accepted(0, [9; 32], Instant::ZERO);
-    // Stages: 0: a stranger; 1: a listener that has challenged; 2: one that has proved the secret.
+    // Stages of the listener: 0: a stranger; 1: it has challenged; 2: it has proved the secret.
     for _ in 0..stage % 3 {
         root.received(0, &member.take_outbox());
         while let Some(action) = root.next_action() {
@@ -158,7 +158,7 @@ pub fn join_member(data: &[u8]) {
             3 => member.closed(),
             _ => member.received(&mut &framed(script.bytes())[..]),
         }
-        // Joining ends once.
+        // Once joining has ended, its outcome stays the same.
         ended = ended.or_else(|| member.outcome().cloned());
         assert_eq!(member.outcome(), ended.as_ref());
         let _ = (member.take_outbox(), member.missing(), member.is_introduced());
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn joining_elsewhere() {
+    fn joining_at_other_ranks() {
         replay("join_member", super::join_member);
     }
 
@@ -305,7 +305,10 @@ mod tests {
             let mut control = super::control_of(rank);
             let neighbour = (rank + 1) % super::RANKS;
             super::connect(&mut control, &mut super::control_of(neighbour), rank);
-            assert!(!control.unlinked().contains(&neighbour), "rank {rank} has no link");
+            assert!(
+                !control.unlinked().contains(&neighbour),
+                "rank {rank} is not linked with rank {neighbour}"
+            );
         }
     }
 

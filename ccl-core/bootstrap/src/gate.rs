@@ -1,6 +1,6 @@
-//! Gate: the accepting side of the keyed challenge. It decides which connections may enter, and how
-//! long a stranger may take to introduce itself. Rank 0's rendezvous and every rank's control port
-//! stand behind a gate.
+//! Gate: the accepting side of the keyed challenge, in which both sides prove that they know the
+//! secret. The gate decides which connections may enter, and how long a stranger may take to
+//! introduce itself. Rank 0's rendezvous and every rank's control port stand behind a gate.
 
 use super::frame::Decoder;
 use super::handshake::{Nonce, Nonces, Role, proof, proves};
@@ -95,7 +95,7 @@ impl Gate {
     }
 
     /// Returns whether there is room for a new connection now. At a full gate, the oldest
-    /// connection yields once it is a second old; until then, newcomers wait in the listener.
+    /// connection yields once it is a second old; until then, newcomers wait to be accepted.
     pub(super) fn has_room(&self, now: Instant) -> bool {
         self.half_open.len() < self.half_open_max || self.yielding(now).is_some()
     }

@@ -12,7 +12,8 @@ pub type Nonce = [u8; 32];
 /// A proof: HMAC-SHA256.
 pub(super) type Proof = [u8; 32];
 
-/// Side of a connection that sends a proof.
+/// Side of a connection, as the sender of a proof. `Root` is the accepting side, which is not
+/// always rank 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Connector,
@@ -27,8 +28,8 @@ pub(super) struct Nonces {
 }
 
 fn mac(secret: &Secret, role: Role, nonces: &Nonces) -> Hmac<Sha256> {
-    // HMAC accepts a key of any length, so the error branch is unreachable; its empty key would
-    // prove nothing.
+    // HMAC accepts a key of any length, so the error branch is unreachable. (That branch has a key
+    // of zeros, with which a proof would be worthless.)
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes())
         .unwrap_or_else(|_| Hmac::new(&Default::default()));
     mac.update(b"ferroccl join ");

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passphrase_gives_its_own_key() {
+    fn different_passphrases_give_different_keys_and_the_empty_one_does_not_give_the_public_key() {
         assert_eq!(Secret::from_passphrase("a").0, Secret::from_passphrase("a").0);
         assert_ne!(Secret::from_passphrase("a").0, Secret::from_passphrase("b").0);
         assert!(!Secret::from_passphrase("").is_public());

@@ -153,7 +153,7 @@ impl MemberJoin {
     fn enlist(&mut self, ranks: u32, first: Rank, members: Vec<Member>) {
         let total = self.members.len() + members.len();
         if first as usize != self.members.len() || members.is_empty() || total > ranks as usize {
-            let what = "its members do not continue the roster";
+            let what = "it does not continue the list of members";
             return self.fail(MemberJoinError::Alien(MessageError { what }));
         }
         self.members.extend(members);

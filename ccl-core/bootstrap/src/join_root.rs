@@ -1,5 +1,5 @@
 //! Joining from the side of rank 0, which lets in processes that prove that they know the secret,
-//! and compares their introductions.
+//! and compares their introductions ([`Hello`]).
 
 use super::frame::append_frame;
 use super::gate::{ConnectionId, Gate, GateVerdict, Strays};
@@ -111,9 +111,9 @@ impl RootJoin {
         !self.gate.is_empty()
     }
 
-    /// Returns whether joining has failed because ranks were started wrongly, and some ranks do not
-    /// know it yet. The driver serves such ranks for a while; otherwise they would look for rank 0
-    /// until their own deadline.
+    /// Returns whether joining has failed because ranks were started wrongly, and some ranks have
+    /// not been told. The driver still listens for a while to tell them; otherwise they would look
+    /// for rank 0 until their own deadline.
     #[must_use]
     pub fn has_unsent_answers(&self) -> bool {
         let failed = match &self.outcome {
@@ -146,7 +146,7 @@ impl RootJoin {
     }
 
     /// Returns whether there is room for a new connection now. At the limit, the oldest half-open
-    /// connection yields once it is a second old; until then, newcomers wait in the listener.
+    /// connection yields once it is a second old; until then, newcomers wait to be accepted.
     #[must_use]
     pub fn has_room(&self, now: Instant) -> bool {
         self.gate.has_room(now)
@@ -166,7 +166,8 @@ impl RootJoin {
     /// Takes in bytes that arrived on a connection.
     pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8]) {
         if let Some(rank) = self.ranks_of.get(&connection) {
-            // A joined rank must send nothing before rank 0 has sent it its referral.
+            // A joined rank must send nothing before rank 0 has sent it a `Referral`, which says
+            // which ranks have the list of members.
             if !bytes.is_empty() && self.outcome.is_none() {
                 self.finish(Err(JoinFailure::Died { rank: *rank }));
             }

@@ -2,9 +2,10 @@
 //! communicator. The crate has the frames, the messages, the keyed challenge, and the state
 //! machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after joining ([`Control`]).
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: the driver hands in bytes,
-//! times and nonces, and takes out the bytes to send. Ranks meet at rank 0. After joining, all
-//! ranks are equal; the module `overlay` describes the connections between them.
+//! Nothing here opens a socket, reads a clock or draws a random number: the driver (the code that
+//! owns the sockets) hands in bytes, times and nonces, and takes out the bytes to send. Ranks meet
+//! at rank 0. After joining, all ranks are equal; the module `overlay` describes the connections
+//! between them.
 //!
 //! Order of the messages on a connection, with the connector on the left:
 //!
@@ -19,11 +20,13 @@
 //! ```
 //!
 //! The connector speaks first, so a port scanner that stays silent learns nothing. The connector
-//! also proves first, so a stranger gets no proof to work on, and costs only one small HMAC.
+//! also proves first, so a stranger gets no proof against which to test guesses of the secret, and
+//! costs only one small HMAC.
 //!
 //! Two ranks that connect after joining use the same challenge, with a secret of their
 //! communicator. Instead of `Hello` the connector sends `Fetch`, answered by the `Members` of the
-//! communicator, or `Link`, answered by `Welcome`. The member list passes along a tree.
+//! communicator, or `Link`, answered by `Welcome`. Every rank but 0 fetches the list of members
+//! from a rank that has it already, so the list passes down a tree.
 //!
 //! The challenge keeps strangers out but does not encrypt: an attacker who can alter packets
 //! between the hosts can alter the messages after the challenge.

@@ -106,8 +106,8 @@ impl Roster {
 pub struct Referral {
     /// Value that distinguishes this communicator from all others with the same secret.
     pub session: [u8; 32],
-    /// Ranks that get the roster before the receiver of this message, with their contacts: nearest
-    /// in the tree first, rank 0 last.
+    /// Ranks that get the roster before the receiver of this message, with their contacts: its
+    /// ancestors in the tree down which the roster passes, its parent first, rank 0 last.
     pub elders: Vec<(Rank, Contact)>,
 }
 
@@ -118,7 +118,9 @@ pub(super) fn elders(rank: Rank) -> impl Iterator<Item = Rank> {
     std::iter::successors(parent(&rank), parent)
 }
 
-/// Reason why the ranks did not become one communicator, sent to every rank that had joined.
+/// Reason why joining failed. [`JoinFailure::Protocol`] goes only to the peer of the other version,
+/// and the other ranks can still join. Any other reason ends the joining: rank 0 sends it to every
+/// rank that had joined, and to every rank that it refuses from then on.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum JoinFailure {
     /// A peer speaks another version of the joining protocol.
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn contacts_survive_encoding() {
+    fn a_contact_returns_the_address_that_it_was_made_of() {
         for ip in ["10.0.0.1", "fe80::2", "::1", "127.0.0.1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert_eq!(Contact::new(Some(ip), 1).ip(), Some(ip));
@@ -443,10 +445,13 @@ mod tests {
             let bytes = message.encode();
             assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
             for length in 0..bytes.len() {
-                assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} cut at {length}");
+                assert!(
+                    Message::decode(&bytes[..length]).is_err(),
+                    "the first {length} bytes of {message:?} are accepted"
+                );
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert!(Message::decode(&longer).is_err(), "{message:?} with a byte more");
+            assert!(Message::decode(&longer).is_err(), "{message:?} is accepted with a byte more");
         }
     }
 
@@ -463,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_largest_part_fits_a_frame() {
+    fn the_largest_contribution_to_an_exchange_fits_a_frame() {
         let blob = vec![0; crate::BLOB_BYTES_MAX];
         let bytes = Message::Part { sequence: 0, rank: 0, blob }.encode();
         assert!(bytes.len() <= FRAME_BYTES_MAX);

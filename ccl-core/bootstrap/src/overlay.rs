@@ -30,9 +30,9 @@ pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
     all
 }
 
-/// Returns the ranks that this rank must connect to: for each distance, the first available rank at
-/// that distance or further. The first of these is this rank's successor among the available ranks,
-/// so that all available ranks form one ring.
+/// Returns the ranks that this rank must connect to: for each distance, the first available rank
+/// (one for which `can_be_had` returns true) at that distance or further. The first of these is
+/// this rank's successor among the available ranks, so that all available ranks form one ring.
 pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool) -> Vec<Rank> {
     let mut found: Vec<Rank> = Vec::new();
     for distance in distances(ranks) {
@@ -71,7 +71,10 @@ mod tests {
                         open.push(successor);
                     }
                 }
-                assert!(got.iter().all(|count| *count == 1), "{ranks} ranks, {origin}: {got:?}");
+                assert!(
+                    got.iter().all(|count| *count == 1),
+                    "one of {ranks} ranks did not get rank {origin}'s part exactly once: {got:?}"
+                );
             }
         }
     }

@@ -37,8 +37,8 @@ pub enum Question {
     Accept(Verdict),
 }
 
-/// Message of a coordinator to all ranks. The coordinator's rank is its ballot: the lowest living
-/// rank coordinates, so later coordinators are higher.
+/// Message of a coordinator to all ranks. The coordinator's rank serves as the ballot number of
+/// Paxos: the lowest living rank coordinates, so later coordinators are higher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// Number of the verdict to be reached.

@@ -1,9 +1,9 @@
 //! Doorbells: each wakes its owner, a sleeping rank, when something has arrived.
 //!
 //! Each rank has one doorbell in memory that its peers map. Ringing loads a line that is almost
-//! always in the ringer's cache; it costs a store and a system call only if the owner sleeps. The
-//! owner looks for arrivals once more after announcing its sleep. The owner sleeps for a bounded
-//! time only, because a ring at the same time as the announcement may be missed.
+//! always in the ringer's cache; it costs an atomic add and a system call only if the owner sleeps.
+//! The owner looks for arrivals once more after announcing its sleep. The owner sleeps for a
+//! bounded time only, because a ring at the same time as the announcement may be missed.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const RINGS: usize = 4;
 /// Functions of the operating system to sleep on a word of shared memory and to wake all sleepers.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
-    /// Sleeps while the word has this value, for at most this long.
+    /// Sleeps while the word has the given value, for at most the given time.
     pub sleep: fn(&AtomicU32, u32, Duration),
     /// Wakes all sleepers on the word.
     pub wake: fn(&AtomicU32),

@@ -2,8 +2,8 @@
 //! none: a sequence lock whose writer never waits.
 //!
 //! The first word is the record's number; it is 0 while the other words change (but see
-//! [`publish_at`]). A reader that finds the same number (not 0) before and after it reads the other
-//! words has read that record, if no number is used twice.
+//! [`publish_at`]). No number may be used twice. A reader that finds the same number (not 0) before
+//! and after it reads the other words has therefore read the words of that record.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};
@@ -38,11 +38,11 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
-/// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
-/// past the ring's end wraps around. Unlike there, the entry keeps its old number while its words
-/// change. So a reader must first copy the entries, and then read the numbers in the ring again to
-/// find the newest. It discards its copy of the entry that follows the newest one in the ring,
-/// because that entry may have been changing.
+/// Publishes a record as [`publish`] does, in the ring entry that begins at word `first`; an index
+/// past the ring's end wraps around. Unlike the record of [`publish`], the entry keeps its old
+/// number while its words change. So a reader must first copy the entries, and then read the
+/// numbers in the ring again to find the newest. The reader discards its copy of the entry that
+/// follows the newest one in the ring, because that entry may have been changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

@@ -268,8 +268,8 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     const LINE: usize = 64;
 
-    /// Returns a layout of whole cache lines, at least one. The layout has a single line if `bytes`
-    /// is impossibly large.
+    /// Returns a layout of whole cache lines, at least one. If no layout can hold `bytes` bytes,
+    /// the layout has a single line, and [`Region::allocate`] returns an error.
     fn layout(bytes: usize) -> Layout {
         let lines = bytes.max(1).checked_next_multiple_of(Allocation::LINE);
         let layout = Layout::from_size_align(lines.unwrap_or(usize::MAX), Allocation::LINE);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_in_their_order_and_checked() {
+    fn words_are_read_in_order_and_their_range_and_alignment_are_checked() {
         let region = Region::private(24);
         region.write(8, &[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
         assert_eq!(region.read_words(8), Ok([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0]));

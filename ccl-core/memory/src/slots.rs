@@ -1,7 +1,7 @@
 //! A FIFO of slots between two processes: allocated by the receiver, filled by the sender.
 //!
 //! ```text
-//! line 0            credits: how many messages the receiver has ever allowed (only it writes this)
+//! line 0            credits: number of messages allowed so far (only the receiver writes it)
 //! slot 0            header line: sequence, bytes, tag; then up to 48 bytes of payload
 //!                   body: `slot_bytes`, for longer payloads
 //! slot 1 …
@@ -33,7 +33,7 @@ pub const INLINE_BYTES: usize = LINE - INLINE;
 pub struct Shape {
     /// Slots, at least 1.
     pub slots: u32,
-    /// The longest payload; rounded up to whole cache lines.
+    /// The longest payload, in bytes; its memory is rounded up to whole cache lines.
     pub slot_bytes: usize,
 }
 
@@ -114,7 +114,7 @@ impl Fifo {
     /// (zeroed) memory never looks like a message.
     #[inline]
     fn sequence(&self) -> u32 {
-        // A slot's value grows by `slots` per lap, so it differs between successive laps even
+        // A slot's sequence grows by `slots` per lap, so it differs between successive laps even
         // after truncation to 32 bits.
         (self.next as u32).wrapping_add(1)
     }
@@ -214,7 +214,8 @@ impl Receiver {
         self.fifo.word32(SEQUENCE).load(order::arrive()) == self.fifo.sequence()
     }
 
-    /// Returns the length and the tag of the next message, which has arrived. Neither is checked.
+    /// Returns the length and the tag of the next message, which must have arrived. Neither is
+    /// checked.
     #[must_use]
     #[inline]
     pub fn head(&self) -> (usize, u64) {
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_credit_moves_no_sender_past_the_slots() {
+    fn an_invalid_credit_is_cut_down_to_the_number_of_slots() {
         let (mut sender, _receiver, region) = pair(2, 64);
         region.word64(0).unwrap().store(u64::MAX, Ordering::Relaxed);
         for _ in 0..2 {

@@ -66,9 +66,9 @@ orderings! {
     credited = Acquire;
     /// Doorbell: the published data comes before the ring.
     ring = Release;
-    /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. If the
-    /// value that the sleeper read from the counter of rings includes a ring, this look sees all
-    /// data that was published before that ring.
+    /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. Before
+    /// the announcement, the sleeper reads how many rings there were. Its last look sees all data
+    /// that was published before the last of those rings.
     announce = SeqCst;
     /// Record (see `record.rs`): the record's number is cleared before any word changes.
     hide = Release;

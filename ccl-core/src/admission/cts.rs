@@ -85,8 +85,8 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32 | 1
 }
 
-/// Checks that bytes decode only if their sum is right, and that a decoded record encodes to the
-/// same used bytes.
+/// Checks that bytes decode only if their sum is right, and that a decoded record encodes to
+/// the same bytes again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed(data: &[u8]) {
     let Some((record, _)) = data.split_first_chunk::<RECORD_BYTES>() else { return };

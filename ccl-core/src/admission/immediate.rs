@@ -16,7 +16,7 @@ pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 /// numbers cannot be confused.
 pub const SLOTS_MAX: u32 = 1 << (NUMBER_BITS - 2);
 
-/// The 32 bits that travel with a put, decoded.
+/// The number of at most 28 bits that travels with a put, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
     /// A message has been put into the slot of its number.
@@ -61,7 +61,7 @@ impl Immediate {
         Immediate::Credit { channel, below: below as u32 & NUMBER_MASK }
     }
 
-    /// Returns the 32 bits of the immediate.
+    /// Returns the number that encodes the immediate.
     #[must_use]
     pub const fn encode(self) -> u32 {
         let (kind, channel, number) = match self {
@@ -72,7 +72,7 @@ impl Immediate {
         kind << KIND_SHIFT | channel << NUMBER_BITS | number
     }
 
-    /// Returns the immediate that 32 bits encode, if they encode one.
+    /// Returns the immediate that a number encodes; none if the number encodes no immediate.
     #[must_use]
     pub const fn decode(immediate: u32) -> Option<Immediate> {
         if immediate > IMMEDIATE_MAX {

@@ -31,7 +31,8 @@ pub(super) struct Inbound {
     asks: bool,
     /// Per slot: true once its current message has arrived.
     arrived: Vec<bool>,
-    /// Per slot: true if its message was recognised by its seal and the immediate is still to come.
+    /// Per slot: true if its message was recognised by its seal (`seal.rs`) and the immediate is
+    /// still to come.
     late: Vec<bool>,
     /// Number of slots that are `late`.
     late_count: u32,
@@ -154,8 +155,8 @@ impl Inbound {
         self.late_count += 1;
     }
 
-    /// Takes an immediate that comes after its message was marked as arrived. Returns false if
-    /// there is no such message.
+    /// Takes an immediate that comes after its message was marked as arrived. Returns false if no
+    /// message with this number waits for its immediate.
     pub(super) fn take_late(&mut self, number: u32) -> bool {
         let after = ahead(self.settled.0, number);
         if self.late_count == 0 || after >= u64::from(self.slots) {
@@ -168,8 +169,8 @@ impl Inbound {
         was_late
     }
 
-    /// Marks the credit as announced. Returns the credit if it exceeds the initial one, which the
-    /// offer announces.
+    /// Marks the credit as announced. Returns the credit if it exceeds the initial one, which this
+    /// rank's offer (`offer.rs`) announces.
     pub(super) fn renewed(&mut self) -> Option<u64> {
         self.announced = self.granted;
         (self.granted > u64::from(self.reserved)).then_some(self.granted)
@@ -245,8 +246,8 @@ impl Inbound {
         extends
     }
 
-    /// Returns whether the link, which the pool has just served, needs further credits and waits in
-    /// the pool's queue again.
+    /// Returns whether the link, which the pool has just served, needs further credits. If so, the
+    /// link counts as waiting again, and the caller puts it back into the pool's queue.
     pub(super) fn asks_again(&mut self) -> bool {
         self.asks = self.granted < self.preposted_end();
         self.asks

@@ -22,8 +22,8 @@
 //!   that memory ([`Placement`]), so the receiver copies nothing.
 //! * **The budget is kept for any number of senders**, as long as it holds [`Config::slots_min`]
 //!   slots of each link. Where it is too small for all slots of every link, each link keeps a few
-//!   credits, at least `slots_min`. The rest is a pool that goes round-robin to the links whose
-//!   receives are preposted, so idle links leave their share to the others.
+//!   credits, at least `slots_min`. The rest of the budget is a pool that goes round-robin to the
+//!   links whose receives are preposted, so idle links leave their share to the others.
 //!
 //! Sending and receiving never wait or read a clock: [`MessageLinks::poll`] handles the events, and
 //! [`MessageLinks::flush`] posts the queued requests in one batch.
@@ -183,8 +183,8 @@ pub struct Counters {
     pub sent: u64,
     /// Messages that arrived.
     pub received: u64,
-    /// Immediates that are invalid or not granted, messages of a wrong length, and CTS of memory
-    /// that cannot be imported.
+    /// Number of immediates that are invalid or not granted, of messages of a wrong length, and of
+    /// CTS whose memory cannot be imported.
     pub refused: u64,
     /// Credits that were overtaken by newer ones.
     pub late_credits: u64,
@@ -226,7 +226,7 @@ pub enum AdmissionError {
     /// The lane or the device failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// A region is smaller than its owner said.
+    /// A range of bytes exceeds a memory region or is not aligned.
     #[error(transparent)]
     Memory(#[from] RegionError),
 }

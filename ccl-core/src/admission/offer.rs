@@ -18,29 +18,29 @@ pub enum OfferError {
     Unreadable(#[from] MessageError),
     /// Version of the peer's link protocol, which differs from this rank's version.
     #[error(
-        "it speaks version {0} of the link protocol, but this rank speaks version {VERSION}; run \
-         the same release on all ranks"
+        "that rank speaks version {0} of the link protocol, but this rank speaks version \
+         {VERSION}; run the same release on all ranks"
     )]
     Version(u32),
     /// Channels or slots that do not match.
     #[error(
-        "it has {channels} channels with {slots} slots of {slot_bytes} bytes, this rank has \
+        "that rank has {channels} channels with {slots} slots of {slot_bytes} bytes, this rank has \
          {own_channels} channels and slots of {own_slot_bytes} bytes; configure all ranks alike"
     )]
     Unlike {
         /// Number of the peer's channels.
         channels: u32,
-        /// Number of its slots in each channel.
+        /// Number of the peer's slots in each channel.
         slots: u32,
-        /// Bytes of its slots.
+        /// Bytes of each of the peer's slots.
         slot_bytes: u64,
         /// Number of this rank's channels.
         own_channels: u32,
-        /// Bytes of this rank's slots.
+        /// Bytes of each of this rank's slots.
         own_slot_bytes: usize,
     },
     /// No connection to the peer.
-    #[error("there is no connection to it")]
+    #[error("there is no connection to that rank")]
     NoConnection,
 }
 

@@ -17,12 +17,13 @@ pub(super) struct Outbound {
     slots: u32,
     /// The number of the next message to be sent.
     next: u64,
-    /// The receiver's slot of the next message, and the staging slot, stored to avoid a division.
+    /// The receiver's slot of the next message, stored to avoid a division.
     slot: u32,
+    /// The staging slot of the next message, stored to avoid a division.
     staging: usize,
     /// Messages with numbers below this may be sent.
     granted: u64,
-    /// The credit that arrived before the offer.
+    /// The highest credit that arrived before the offer; 0 if there was none.
     early: u64,
     /// Per staging slot: bytes in flight, 0 if it is free.
     busy: Vec<usize>,
@@ -47,8 +48,9 @@ impl Outbound {
         }
     }
 
-    /// Opens the link to a receiver that has `slots` slots. The receiver's offer grants the first
-    /// `reserved` messages. A credit of the receiver's pool that overtook the offer may grant more.
+    /// Opens the link to a receiver that has `slots` slots for it. The receiver's offer grants the
+    /// first `reserved` messages. For the link's other slots, the receiver gives credits of a pool
+    /// that all links of the receiver share. A credit that has overtaken the offer counts at once.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
         self.slot = (self.next % u64::from(slots.max(1))) as u32;
@@ -126,7 +128,7 @@ impl Outbound {
             self.early = self.early.max(below.into());
             return true;
         }
-        // The credit of an older message, which others have overtaken.
+        // This credit was sent before others that have come already.
         if ahead > u32::MAX / 2 {
             return true;
         }

@@ -119,7 +119,7 @@ impl RegistrationCache {
     }
 
     pub(super) fn add(&mut self, cached: Arc<CachedMemory>) {
-        // `begin` does this too, but a call without large memory does not call `begin`.
+        // `begin` drops ended entries, too, but a call without large memory does not call `begin`.
         self.entries.retain(|entry| !entry.cached.has_ended());
         self.entries.push(Entry { cached, used: 0 });
     }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_buffer_is_evicted_and_comes_back() {
+    fn the_least_recently_used_buffer_is_evicted_and_registered_again_on_use() {
         let (registrar, device) = registrar();
         let mut registrations = RegistrationCache::new(100);
         let cached = [40, 50, 30, 101].map(|bytes| CachedMemory::new(Region::private(bytes)));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_returned_to_its_owner_is_never_registered_again() {
+    fn memory_whose_registration_its_owner_ended_is_never_registered_again() {
         let (registrar, device) = registrar();
         let mut registrations = RegistrationCache::new(100);
         let cached = CachedMemory::new(Region::private(60));

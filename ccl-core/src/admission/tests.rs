@@ -47,7 +47,7 @@ fn immediates_survive_encoding() {
 }
 
 #[test]
-fn distances_wrap() {
+fn distances_between_message_numbers_wrap_around() {
     assert_eq!(ahead(WRAP - 2, 3), 5);
     assert_eq!(ahead(7 * WRAP + 9, 9), 0);
     assert!(behind(ahead(10, 9)) && behind(ahead(WRAP, WRAP as u32 - 5)));
@@ -80,7 +80,7 @@ fn seals_cover_number_header_and_payload() {
 }
 
 #[test]
-fn seals_of_small_numbers_differ() {
+fn seals_of_payloads_of_small_floats_differ() {
     let region = Region::allocate(256).unwrap();
     let header = 48;
     region.write(header, &16u64.to_le_bytes()).unwrap();
@@ -124,7 +124,7 @@ fn credits_wait_for_immediates_that_come_late() {
                 let settled = if number == first { next } else { first };
                 assert_eq!(inbound.renew(), settled + u64::from(slots), "{slots} slots");
             }
-            // A message that is taken only when its immediate has come.
+            // Takes one more message, after its immediate has come.
             let slot = inbound.expect(inbound.next() as u32).unwrap();
             inbound.arrive(slot, None);
             let _ = inbound.release();
@@ -165,13 +165,13 @@ fn pump(slots: u32, messages: u64) {
         assert_eq!(verdicts.first(), Some(&CreditOutcome::Taken), "{slots} slots: no new credit");
         assert!(verdicts[1..].iter().all(|verdict| *verdict == CreditOutcome::Late));
         let stale = (taken.wrapping_sub(1)) as u32 & (WRAP as u32 - 1);
-        assert_eq!(inbound.expect(stale), None, "the number of a released message is stale");
+        assert_eq!(inbound.expect(stale), None, "the number of a released message was accepted");
     }
     assert!(stalls > 0);
 }
 
 #[test]
-fn messages_flow_over_many_laps() {
+fn messages_flow_over_many_laps_around_the_slots() {
     for slots in [1, 2, 3, 4, 7, 8, 64] {
         pump(slots, 1000);
     }
@@ -211,7 +211,7 @@ fn a_piggybacked_credit_is_accepted_up_to_the_number_of_slots() {
     for old in [4, WRAP as u32, 2 * WRAP as u32 + 7, 3 * WRAP as u32] {
         assert!(outbound.piggybacked_credit(old), "{old}");
     }
-    assert!(!outbound.piggybacked_credit(3 * WRAP as u32 + 5), "a credit beyond the slots");
+    assert!(!outbound.piggybacked_credit(3 * WRAP as u32 + 5), "a forged credit was accepted");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_torn_record_does_not_decode() {
 }
 
 #[test]
-fn offers_survive_their_journey_and_nonsense_does_not() {
+fn an_offer_survives_encoding_and_is_refused_if_cut_or_of_another_version() {
     let key = RemoteKey(vec![1, 2, 3]);
     let (slot_bytes, seals) = (5 << 33, true);
     let offer = Offer { channels: 3, slots: 8, reserved: 2, records: 4, slot_bytes, seals, key };
@@ -393,7 +393,7 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
         assert_eq!(inbound.release(), None);
         assert_eq!(inbound.pooled(), pooled);
     }
-    assert_eq!(inbound.release(), Some(6), "the credits are the link's own again");
+    assert_eq!(inbound.release(), Some(6), "a credit for the reserved slots is due");
     inbound.preposts.prepost_to(100);
     while inbound.extend() {}
     assert_eq!(standing(&mut inbound), (4 + 8, 6, false), "credits are limited by slots");
@@ -445,5 +445,5 @@ fn a_credit_that_overtakes_the_offer_counts() {
     let mut outbound = Outbound::new(8);
     assert_eq!(outbound.credit(500), CreditOutcome::Taken);
     outbound.open(8, 1);
-    assert_eq!(outbound.credit(9), CreditOutcome::Forged, "a credit beyond the slots");
+    assert_eq!(outbound.credit(9), CreditOutcome::Forged, "the slots allow only 8 messages");
 }

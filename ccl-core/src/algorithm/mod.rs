@@ -110,8 +110,8 @@ impl Algorithm {
     }
 }
 
-/// Returns every algorithm, by collective. Grouped sends and receives have none: see
-/// [`send_recv()`].
+/// Returns every algorithm, one collective after the other. Grouped sends and receives have none:
+/// see [`send_recv()`].
 pub fn all() -> impl Iterator<Item = &'static Algorithm> {
     const LISTS: [&[Algorithm]; 9] = [
         &all_reduce::ALGORITHMS,

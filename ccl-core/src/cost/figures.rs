@@ -9,8 +9,8 @@ use super::walk::{Hop, Model, Owner, Processor};
 /// Accessor of a parameter of a model.
 pub type Figure = fn(&mut Model) -> &mut f64;
 
-/// Named parameters of a model of ranks on processors: nanoseconds, or nanoseconds per byte, except
-/// `network_bytes_per_s`.
+/// Named parameters of a model of ranks on processors, without GPUs: nanoseconds, or nanoseconds
+/// per byte, except `network_bytes_per_s`.
 pub const FIGURES: [(&str, Figure); 12] = [
     ("call_ns", |model| &mut model.processor.call_ns),
     ("within_latency_ns", |model| &mut model.within.latency_ns),
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_the_same() {
+    fn reading_written_parameters_and_writing_them_again_gives_the_same_text() {
         let mut model = processors(12.5e9);
         model.processor.fold_ns = 41.25;
         let text = write(&model);

@@ -17,8 +17,9 @@ use crate::schedule::shape::{Seat, ShapeError, Sizes};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Largest numbers of ranks and of chunks that are walked; larger calls are extrapolated.
+/// Largest number of ranks that are walked; the time of more ranks is extrapolated.
 const RANKS_MAX: u32 = 32;
+/// Largest number of chunks that are walked; the time of more chunks is extrapolated.
 const CHUNKS_MAX: usize = 24;
 /// Number of a large host's first ranks, and of its last ranks, that are counted one by one.
 const ENDS: u32 = 4;
@@ -37,7 +38,7 @@ pub struct Programs {
     known: RefCell<BTreeMap<Rank, Arc<Program>>>,
     /// Outlines of the ranks that are counted.
     outlines: RefCell<BTreeMap<Rank, Arc<Outline>>>,
-    /// Programs of fewer ranks on similar hosts, for extrapolation; none if these ranks are few.
+    /// Programs of fewer ranks on similar hosts, for extrapolation; none if `hosts` has few ranks.
     fewer: OnceCell<Option<Box<Programs>>>,
 }
 
@@ -143,7 +144,7 @@ pub enum PredictError {
     Stuck(#[from] super::walk::Stuck),
 }
 
-/// Returns the time that the call takes, by the model.
+/// Returns the time that the call takes according to the model, and the resource that bounds it.
 ///
 /// # Errors
 ///
@@ -160,8 +161,8 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
 const SURE: f64 = 0.9;
 
 /// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest
-/// port or processor. The bound needs no walk; the search for the fastest protocol of a call uses
-/// it.
+/// port or processor. The bound needs no walk: a search for the fastest of several protocols (such
+/// as NCCL's LL and Simple) skips a protocol whose bound exceeds the best time so far.
 ///
 /// # Errors
 ///
@@ -583,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prediction_is_faster_than_its_busiest_resource() {
+    fn no_prediction_is_below_its_lower_bound() {
         let processor =
             Processor { call_ns: 500.0, fold_ns: 50.0, slot_ns: 0.05, memory_ns: [0.05; 3] };
         let model = Model { processor, ..model(wire(300.0, 20e9), wire(5000.0, 5e9)) };

@@ -22,8 +22,8 @@ pub struct Processor {
     pub fold_ns: f64,
     /// Time for each byte that a fold reads or writes in a slot or in scratch, which stay in cache.
     pub slot_ns: f64,
-    /// Time for each byte of the caller's buffers: one value for buffers up to each of
-    /// [`NEAR_BYTES`], and one for larger buffers.
+    /// Times for each byte of the caller's buffers: for buffers up to the first size of
+    /// [`NEAR_BYTES`], for buffers up to the second size, and for larger buffers.
     pub memory_ns: [f64; 3],
 }
 
@@ -85,7 +85,7 @@ pub struct Model {
     pub network_ports: Owner,
 }
 
-/// Result of a walk.
+/// Result of [`walk`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Walked {
     /// Time until the last rank is done, in nanoseconds.
@@ -171,12 +171,12 @@ struct World<'m> {
 struct RankPorts<'w, 'm> {
     world: &'w mut World<'m>,
     rank: Rank,
-    /// True if the rank has folded. No link is then ready until all events before the end of the
-    /// rank's present work have been handled, so the rank begins no more folds that use links.
+    /// True if the rank has folded. All links then count as not ready: the rank begins no further
+    /// fold that uses links until all events up to the end of its present work have been handled.
     has_folded: bool,
 }
 
-/// Parameters of a walk.
+/// Parameters of [`walk`].
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
     /// Parallel channels per pair of ranks.
@@ -398,7 +398,7 @@ impl<'m> World<'m> {
         self.at(begins, Event::Reach { from, to, channel, bytes });
     }
 
-    /// Lets a message pass the receiver's port; it arrives one latency later.
+    /// Lets a message pass the receiver's port; the message arrives one latency later.
     fn reach(&mut self, time: Time, from: Rank, link: Link, bytes: usize) {
         let Link { peer: to, channel } = link;
         let hop = self.hop(from, to);

@@ -17,7 +17,8 @@ pub struct CallParams {
     pub output: Layout,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Longest payload of a message; it must hold [`Program::message_parts`] elements.
+    /// Longest payload of a message. It must hold one element of each of the
+    /// [`Program::message_parts`] parts that the largest message has.
     pub slot_bytes: usize,
 }
 
@@ -87,9 +88,11 @@ pub enum Operand {
 pub(super) struct Segment {
     /// Elements over all chunks.
     pub(super) elements: usize,
-    /// Operands: sources from `first`, targets from `middle`, up to `end`.
+    /// Index of the first source in `Bound::operands`.
     pub(super) first: u32,
+    /// Index of the first target; the operands from `first` up to it are the sources.
     pub(super) middle: u32,
+    /// Index after the last target.
     pub(super) end: u32,
 }
 

@@ -47,7 +47,8 @@ pub struct Task<'a> {
     pub channel: u32,
     /// Strand of the task.
     pub strand: u32,
-    /// True if the result holds all contributions, so that an average is divided here.
+    /// True if the result holds all contributions. In an average, this fold then divides the result
+    /// by the number of ranks.
     pub last: bool,
     /// True if the message that the task reads may be placed in the output before the task's turn
     /// ([`Ports::prepost`]).

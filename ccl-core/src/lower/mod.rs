@@ -60,7 +60,8 @@ pub struct Fold {
     pub targets: Vec<Target>,
     /// Length of the result.
     pub extent: Extent,
-    /// True if the result holds all contributions, so that an average is divided here.
+    /// True if the result holds all contributions. In an average, this fold then divides the result
+    /// by the number of ranks.
     pub last: bool,
     /// True if the fold's only source is a slot and nothing before the fold in the schedule touches
     /// the memory that the fold writes. The message may then arrive there before its turn.
@@ -114,7 +115,7 @@ pub struct Program {
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u32,
-    /// Number of parts that each block is cut into.
+    /// Number of parts that each block of a buffer ([`crate::schedule::Layout`]) is cut into.
     pub split: u32,
     /// Strands, which run concurrently.
     pub strands: Vec<Strand>,

@@ -193,8 +193,8 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
             }
         }
     }
-    // A unit without links (a copy) joins the strand of the unit before it; the first unit joins
-    // the strand of the unit after it.
+    // A unit without links (a copy) joins the strand of the unit before it or, if it is the first
+    // unit, the strand of the unit after it.
     for unit in 0..units.len() {
         if units[unit].sends.is_empty() && units[unit].recvs.is_empty() {
             group[unit] = if unit > 0 { group[unit - 1] } else { *group.get(1).unwrap_or(&0) };

@@ -24,9 +24,10 @@ pub struct Flow {
 /// Number of hashes that are tried, because a fabric's own hash is not known.
 const HASHES: u64 = 64;
 
-/// Returns how unevenly flows of the same size load equal links if the fabric hashes addresses and
-/// ports: the largest load of a link divided by the mean load, on average over several hashes. The
-/// result is 1 for an even load, `links` if all flows share a link, and 0 without flows or links.
+/// Returns how unevenly a fabric that hashes addresses and ports distributes flows of equal size to
+/// equal links: the largest load of a link divided by the mean load, on average over several
+/// hashes. The result is 1 for an even load, `links` if all flows share a link, and 0 without flows
+/// or links.
 ///
 /// [Meta, SIGCOMM 2024], section 5.2, defines this measure.
 ///
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flow_takes_one_link_and_one_link_takes_all() {
+    fn max_to_mean_is_the_number_of_links_for_one_flow_and_1_for_one_link() {
         assert_eq!(max_to_mean(&flows(1, 1), 8), 8.0);
         assert_eq!(max_to_mean(&flows(3, 5), 1), 1.0);
         assert_eq!((max_to_mean(&[], 8), max_to_mean(&flows(1, 1), 0)), (0.0, 0.0));

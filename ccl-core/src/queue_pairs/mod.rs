@@ -3,9 +3,10 @@
 //!
 //! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
 //! pairs per peer give the hash more flows to spread. [Meta, SIGCOMM 2024], section 5, uses 16
-//! queue pairs for rings and trees, and 4 where a rank has many peers already. Whole messages take
-//! the queue pairs in turn, because a split message is complete only with its slowest part. A
-//! fabric that itself spreads the packets of a queue pair over its links needs only one queue pair.
+//! queue pairs for rings and trees, and 4 where a rank has many peers already. By default, whole
+//! messages take the queue pairs in turn, because a split message is complete only when its slowest
+//! part has arrived. A fabric that itself spreads the packets of a queue pair over its links needs
+//! only one queue pair.
 //!
 //! Only the sender follows a rule. The receiver counts the parts of a message that arrive, whatever
 //! their number. All ranks nevertheless have the same rules, which are compared when ranks join,
@@ -54,9 +55,9 @@ pub struct Striping {
     /// Largest number of messages that a link has under way over each device.
     pub in_flight: u32,
     /// Largest number of bytes under way from a port, over all its links. A message that would
-    /// exceed this limit waits, but each lane may always have one message under way, and as many
-    /// bytes as its share of the budget. While a message waits, the later messages of its lane wait
-    /// too, even if their rules have larger budgets.
+    /// exceed this budget waits, but each lane may always have one message under way, and as many
+    /// bytes as the budget divided by the number of the port's lanes. While a message waits, the
+    /// later messages of its lane wait too, even if their rules have larger budgets.
     pub budget_bytes: usize,
     /// Traffic class of the queue pairs; `None` for the transport's own.
     pub traffic_class: Option<u8>,
@@ -85,7 +86,7 @@ pub enum Tier {
     Network,
 }
 
-/// Situation that rules match.
+/// Properties of a call and a peer on which the choice of a rule depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
     /// The collective.

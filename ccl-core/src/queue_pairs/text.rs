@@ -3,7 +3,8 @@
 //! Rules are separated by `;`. The words before a rule's `:` are its conditions: names of
 //! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`. The
 //! words after the `:`, or all words if there is no `:`, are the settings: `qps=`, `order=`,
-//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A single number instead of settings means `qps=`.
+//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A single number instead of settings is the value of
+//! `qps=`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,7 +15,7 @@ use crate::value::{Bytes, Value};
 
 /// Error for a policy that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is {problem}; a correct policy is {EXAMPLE:?}")]
+#[error("{word:?} is {problem}; an example of a policy is {EXAMPLE:?}")]
 pub struct PolicyError {
     /// Word at which reading stopped.
     pub word: String,
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_are_read_as_they_are_written() {
+    fn a_policy_that_is_shown_reads_the_same() {
         for text in [
             EXAMPLE,
             "qps=16",
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unreadable_word_is_named() {
+    fn an_error_names_the_word_that_cannot_be_read() {
         for (text, named) in [
             ("qps=0", "qps=0"),
             ("qps=65", "qps=65"),

@@ -72,40 +72,40 @@ impl Builder {
         self.open.len()
     }
 
-    /// Declares the number of parts of the largest message *of any rank*. A schedule needs this if
-    /// messages have different numbers of parts: all ranks must cut their parts into the same
-    /// chunks.
+    /// Declares the number of parts of the largest message *of any rank*. This number determines
+    /// the size of a chunk, which must be the same on all ranks. So a schedule needs this call if
+    /// messages have different numbers of parts.
     pub fn widest_message(&mut self, parts: u32) {
         self.schedule.message_parts = self.schedule.message_parts.max(parts);
     }
 
-    /// Sends `source` to `peer`.
+    /// Adds a send of `source` to `peer`.
     pub fn send(&mut self, peer: impl Into<Peer>, source: Slice) {
         self.push(Op::Send { peer: peer.into().0, source });
     }
 
-    /// Receives the next message of `peer` into `target`.
+    /// Adds a receive of the next message of `peer` into `target`.
     pub fn recv(&mut self, peer: impl Into<Peer>, target: Slice) {
         self.push(Op::Recv { peer: peer.into().0, target });
     }
 
-    /// Writes `target = source`.
+    /// Adds the copy `target = source`.
     pub fn copy(&mut self, target: Slice, source: Slice) {
         self.push(Op::Copy { target, source });
     }
 
-    /// Writes `target = terms[0] ⊕ terms[1] ⊕ …`: a partial result.
+    /// Adds the reduction `target = terms[0] ⊕ terms[1] ⊕ …`, whose result is partial.
     pub fn reduce(&mut self, target: Slice, terms: &[Terms]) {
         self.push(Op::Reduce { target, terms: present(terms), last: false });
     }
 
-    /// Writes the same op as [`Builder::reduce`], and marks the result as complete: every rank's
+    /// Adds the same op as [`Builder::reduce`], and marks the result as complete: every rank's
     /// contribution is in it.
     pub fn reduce_last(&mut self, target: Slice, terms: &[Terms]) {
         self.push(Op::Reduce { target, terms: present(terms), last: true });
     }
 
-    /// Writes a loop that executes the ops of `body` `count` times. `body` gets the loop's
+    /// Adds a loop that executes the ops that `body` adds, `count` times. `body` gets the loop's
     /// dimension. A loop without iterations or without ops is dropped.
     pub fn repeat(&mut self, count: u32, body: impl FnOnce(&mut Builder, usize)) {
         let dimension = self.open.len();
@@ -167,8 +167,8 @@ impl Builder {
     }
 }
 
-/// Returns an exclusive upper bound on the numbers of `parts` in these loops: the lowest bound or a
-/// slightly higher one.
+/// Returns an exclusive upper bound on the part numbers that `parts` takes in these loops: the
+/// lowest bound or a slightly higher one.
 fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
     let count = |dimension: usize| loops.get(dimension).copied().unwrap_or(1);
     let first = parts.first.most(&[count(0), count(1), repeat]);

@@ -20,8 +20,8 @@ enum Blocks {
     Vector { starts: Vec<usize>, counts: Vec<usize> },
 }
 
-/// `clone_from` reuses memory: a call that differs from the previous one in its counts binds
-/// without allocating.
+/// `clone_from` reuses memory, so that binding a call with other counts than the previous call does
+/// not allocate.
 impl Clone for Layout {
     fn clone(&self) -> Layout {
         Layout { blocks: self.blocks.clone(), split: self.split, grain: self.grain }

@@ -8,8 +8,8 @@
 //! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
 //! describes the path of one *chunk*, a bounded number of elements of every part. Execution repeats
 //! the schedule until every part is done, so that a schedule's size depends neither on the length
-//! nor on the number of chunks. An op whose extent is empty for some chunk does nothing then: the
-//! sender sends no message, and the receiver expects none.
+//! nor on the number of chunks. For a chunk in which an op has no elements, the op does nothing:
+//! the sender sends no message, and the receiver expects none.
 
 mod affine;
 mod builder;
@@ -41,7 +41,7 @@ pub enum Buffer {
 /// part `first`, each next run `period` parts further. Numbers wrap at `wrap` (0: never).
 ///
 /// A single part is a run of one. The parts whose number has bit k set are runs of 2^k at period
-/// 2^(k+1). A period of -1 modulo the wrap counts downwards. A period of 0 repeats the same run.
+/// 2^(k+1). A period of `wrap - 1` counts downwards. A period of 0 repeats the same run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parts {
     /// The first part.
@@ -235,16 +235,16 @@ pub struct RankSchedule {
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u32,
-    /// Number of parts that each block of the user's buffers is cut into.
+    /// Number of parts that each block of the user's buffers is cut into ([`Layout`]).
     pub split: u32,
     /// Number of parts of each scratch buffer; a part holds one chunk.
     pub scratch_parts: Vec<u32>,
-    /// Largest number of parts in one message of *any* rank: a slot must hold that many chunks, and
-    /// ranks must agree on the size of a chunk.
+    /// Largest number of parts in one message of *any* rank: a slot must hold one chunk of that
+    /// many parts, and ranks must agree on the size of a chunk.
     pub message_parts: u32,
     /// True if all chunks of an op come before the next op of its link, instead of all ops of a
     /// chunk before the next chunk. The two ends of a link then need to agree only on the order of
-    /// messages, not on their grouping.
+    /// their sends and receives, not on the groups in which the callers make them.
     pub whole_messages: bool,
     /// Ops and loops, in program order.
     pub body: Vec<Node>,

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_buffer_is_this_ranks_block_of_the_larger() {
+    fn the_input_of_all_gather_v_is_as_long_as_this_ranks_block() {
         let all = Blocks { counts: &[4, 0, 2], starts: &[0, 9, 5] };
         let seat = seat(Collective::AllGatherV, 2);
         let (input, output) = seat.layouts(Sizes::PerRank(all), 1, 1).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_root_has_the_buffer_that_only_the_root_needs() {
+    fn only_the_root_has_the_output_of_reduce_and_the_input_of_scatter() {
         for rank in 0..3 {
             assert_eq!(seat(Collective::Reduce, rank).has_output(), rank == 1);
             assert_eq!(seat(Collective::Scatter, rank).has_input(), rank == 1);

@@ -41,7 +41,7 @@ pub enum LineError {
     #[error("there is no time after the `:`")]
     NoTime,
     /// A measurement or prediction with two times of one variant.
-    #[error("an algorithm appears twice; keep one time for each algorithm")]
+    #[error("the same algorithm (with the same part of a slot) appears twice; keep one time")]
     TwoTimes,
     /// A measurement or prediction that repeats an earlier one.
     #[error("an earlier line has the same collective, ranks, hosts and bytes; keep one")]

@@ -3,8 +3,9 @@
 //! A request of the call or of `FERROCCL_ALGO` decides. Without one, the times in the tuning table
 //! ([`tuning`]) decide, then the rules of that table, then the library's own rules ([`rules`]). The
 //! library's rules for one host come from measurements; those for several hosts choose algorithms
-//! that send few messages or few bytes between hosts. A model, if given, can replace the variant
-//! that the library's rules choose by one that it predicts to be faster.
+//! that send few messages or few bytes between hosts. The result is a [`variant`]. If a model is
+//! given, a variant that the model predicts to be clearly faster replaces the variant that the
+//! library's rules choose.
 
 pub mod line;
 pub mod rules;
@@ -322,8 +323,8 @@ mod tests {
         let tuning = &line.parse().unwrap();
         let tuned = Situation { tuning, ..LARGE };
         assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));
-        // The deterministic mode takes the fastest algorithm that folds in rank order; a request
-        // always wins.
+        // The deterministic mode takes the fastest algorithm that folds in rank order. A request
+        // comes before the times.
         assert_eq!(taken(Situation { deterministic: true, ..tuned }).0, "direct_two_phase");
         assert_eq!(taken(Situation { configured: "direct", ..tuned }).0, "direct");
         assert_eq!(taken(Situation { call: Some("direct"), ..tuned }).0, "direct");
@@ -353,7 +354,8 @@ mod tests {
         let much_the_same = [(fastest("ring/4"), 91.0), (rule, 100.0)];
         let of_the_rule = taken(LARGE);
         assert_eq!(taken(Situation { predicted: &much_the_same, ..LARGE }), of_the_rule);
-        // The deterministic mode excludes an algorithm without rank order; a request wins.
+        // The deterministic mode excludes an algorithm without rank order. A request comes before
+        // the model.
         let ordered = Situation { predicted: &clear, deterministic: true, ..LARGE };
         assert_eq!(taken(ordered).0, "direct_two_phase");
         let asked = Situation { predicted: &clear, call: Some("direct"), ..LARGE };
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_for_shared_hosts_send_little_between_hosts() {
+    fn algorithms_for_hosts_with_several_ranks_send_little_between_hosts() {
         use Collective as C;
         let shared = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2];
         for collective in [C::AllReduce, C::AllGather, C::AllGatherV, C::ReduceScatter] {
@@ -428,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_do_not_fit_slots_are_not_chosen() {
+    fn algorithms_whose_messages_do_not_fit_slots_are_not_chosen() {
         use Collective as C;
         let hosts: Vec<u32> = (0..2048).collect();
         let hosts = Hosts::of(&hosts);
@@ -467,7 +469,7 @@ mod tests {
                 let hosts = &Hosts::of(hosts);
                 let situation = Situation { collective, bytes, hosts, ..LARGE };
                 let any = rules::built_in().iter().any(|rule| rule.applies(&situation));
-                // Messages between pairs leave no choice.
+                // `send_recv` has no algorithms to choose from.
                 assert!(any || collective == Collective::SendRecv, "{situation:?}");
             }
         }

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_librarys_rules_read_as_they_are_shown() {
+    fn the_librarys_rules_are_shown_as_in_their_file() {
         let lines = TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let shown = built_in().iter().map(|rule| format!("rule {rule}"));
         assert_eq!(lines.collect::<Vec<_>>(), shown.collect::<Vec<_>>());

@@ -20,8 +20,8 @@
 //! next, before the library's own rules. `model` has the parameters of the best-fitting model
 //! ([`crate::cost::figures`]). If no `rule` line applies either, the model's fastest variant
 //! replaces the variant of the library's own rules where the model predicts it to be clearly
-//! faster. Parameters that are left out get defaults, which are right in order of magnitude for
-//! this library's own links. An entry ends with the line or with `;`.
+//! faster. Parameters that a `model` line leaves out get defaults, which are right in order of
+//! magnitude for this library's own links. An entry ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn only_slowdowns_beyond_the_noise_count() {
+    fn only_a_change_beyond_the_noise_is_a_slowdown() {
         let slower = |old: &str, new: &str| {
             let line = |times: &str| format!("all_reduce ranks=2 hosts=1 bytes=8: {times}");
             let [old, new] = [old, new].map(|times| line(times).parse::<Tuning>().unwrap());
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(slower("direct=10", "direct=11.1"), [true]);
         assert_eq!(slower("direct=10~0.5", "direct=11.9~0.5"), [false]);
         assert_eq!(slower("direct=10~0.5", "direct=12.1~0.5"), [true]);
-        // Another variant is now as fast as the fastest one was, or the fastest one is faster.
+        // A new variant is as fast as the old fastest one was; the fastest variant became faster.
         assert_eq!(slower("direct=10", "direct=50 ring=10"), [false]);
         assert_eq!(slower("direct=10", "direct=1"), [false]);
         assert_eq!(table().changes(&Tuning::NONE, 0.1), []);
@@ -450,11 +450,11 @@ mod tests {
             ("all_reduce ranks=2 hosts=1 bytes=8:", "no time after"),
             ("all_reduce ranks=2 hosts=1 bytes=8: rign=1", "no algorithm \"rign\""),
             ("all_reduce ranks=2 hosts=1 bytes=8 x: ring=1", "\"x\" is one word too many"),
-            ("all_reduce ranks=2 hosts=1 bytes=8: ring=1 ring=2", "an algorithm appears twice"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring=1 ring=2", "appears twice"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=-1", "\"ring=-1\" is not like"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=nan", "\"ring=nan\" is not like"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring/3=1", "2, 4 or 8"),
-            ("all_reduce ranks=2 hosts=1 bytes=8: ring/2=1 ring/2=2", "an algorithm appears twice"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring/2=1 ring/2=2", "appears twice"),
             ("all_reduce ranks=2 hosts=1 bytes=8 predicted x: ring=1", "\"x\" is one word"),
             ("set FERROCCL_TIMEOUT=1", "use NAME=VALUE with one of"),
             ("set FERROCCL_SLOTS=", "use NAME=VALUE with one of"),

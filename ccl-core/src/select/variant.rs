@@ -52,8 +52,9 @@ impl SlotFraction {
         if number < 4 { Some(SlotFraction(number)) } else { None }
     }
 
-    /// Returns the largest payload of a message, in bytes, for slots of `slot_bytes`: a multiple of
-    /// 64 bytes and at least `least`, but at most `slot_bytes`.
+    /// Returns the largest payload of a message, in bytes. For whole slots, the result is
+    /// `slot_bytes`. For other fractions, the result is the fraction of `slot_bytes`, or `least` if
+    /// that is more, rounded up to a multiple of 64 bytes, but at most `slot_bytes`.
     #[must_use]
     pub fn bytes(self, slot_bytes: usize, least: usize) -> usize {
         let part = (slot_bytes >> self.0).max(least).next_multiple_of(64);
@@ -74,11 +75,11 @@ impl fmt::Display for Variant {
     }
 }
 
-/// Splits a text into a name and the divisor of slots.
+/// Splits a text such as `ring/4` into the name and the fraction of a slot.
 ///
 /// # Errors
 ///
-/// When the text after a `/` is no divisor of slots.
+/// When the text after a `/` is not 2, 4 or 8.
 pub fn split(text: &str) -> Result<(&str, SlotFraction), VariantError> {
     let Some((name, divisor)) = text.split_once('/') else {
         return Ok((text, SlotFraction::WHOLE));
@@ -92,11 +93,11 @@ pub fn split(text: &str) -> Result<(&str, SlotFraction), VariantError> {
     Ok((name, slot_fraction))
 }
 
-/// Returns the algorithm that a text names, and the divisor of slots.
+/// Returns the algorithm and the fraction of a slot that a text such as `ring/4` names.
 ///
 /// # Errors
 ///
-/// When the collective has no algorithm of that name, or the divisor is not possible.
+/// When the collective has no algorithm of that name, or the text after a `/` is not 2, 4 or 8.
 pub fn find(
     collective: Collective,
     text: &str,
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_are_read_as_they_are_shown() {
+    fn a_variant_that_is_shown_reads_the_same() {
         for slot_fraction in SlotFraction::ALL {
             let shown = Variant { algorithm: "ring", slot_fraction }.to_string();
             assert_eq!(split(&shown), Ok(("ring", slot_fraction)));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn message_sizes_are_whole_cache_lines_and_at_least_the_minimum() {
+    fn message_sizes_are_whole_cache_lines_from_the_minimum_up_to_a_slot() {
         let bytes = |number, slot, least| SlotFraction(number).bytes(slot, least);
         assert_eq!(bytes(0, 131_072, 0), 131_072);
         assert_eq!(bytes(2, 131_072, 0), 32_768);

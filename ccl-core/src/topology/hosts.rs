@@ -8,8 +8,8 @@ use crate::types::Rank;
 /// The hosts of a communicator. Hosts are numbered in the order of their lowest ranks; the ranks of
 /// a host have *local indices* in rank order, from 0.
 ///
-/// Hosts of equal size with consecutive or round-robin ranks are stored as four numbers for any
-/// number of ranks; any other placement is a list.
+/// Hosts of equal size with consecutive or round-robin ranks are stored as four numbers, however
+/// many ranks there are; any other placement is a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     ranks: u32,
@@ -30,9 +30,9 @@ enum Kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listed {
-    /// Host and local index by rank.
+    /// Host and local index of each rank.
     seats: Vec<(u32, u32)>,
-    /// Ranks by host, in order.
+    /// Ranks of each host, in rank order.
     members: Vec<Vec<Rank>>,
 }
 
@@ -44,8 +44,8 @@ impl Hosts {
         Hosts { ranks, kind }
     }
 
-    /// Returns the placement by the host id of each rank, in rank order: ranks with equal ids share
-    /// a host.
+    /// Returns the placement for a list of host ids, one for each rank in rank order. Ranks with
+    /// equal ids share a host.
     #[must_use]
     pub fn of<Id: Ord>(ids: &[Id]) -> Hosts {
         let ranks = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_between_hosts_is_the_same_for_all_their_ranks() {
+    fn hosts_have_a_shift_only_if_it_is_the_same_for_all_ranks() {
         let hosts = Hosts::of(&[0, 0, 1, 1, 2, 3, 3, 2, 4]);
         assert_eq!((hosts.shift(0, 1), hosts.shift(1, 0)), (Some(2), Some(-2)));
         assert_eq!((hosts.shift(0, 2), hosts.shift(0, 3)), (None, Some(5)));

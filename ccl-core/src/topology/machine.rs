@@ -61,7 +61,7 @@ pub struct Part {
     pub network: Option<LinkSpeed>,
     /// PCI address, `0000:17:00.0`.
     pub pci: Option<String>,
-    /// Attributes of the part in NCCL's topology file that this model does not use, by NCCL's
+    /// Attributes of the part in NCCL's topology file that this model does not use, keyed by NCCL's
     /// names.
     pub nccl: BTreeMap<String, String>,
 }

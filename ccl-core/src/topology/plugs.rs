@@ -15,17 +15,19 @@ pub struct Plugs {
 }
 
 impl Plugs {
-    /// Adds a device to the tree that its path describes; a device without a path is put under
-    /// `node`. Returns the index of the part.
+    /// Adds a device to the tree, below the host bridge and the switches that its path names. A
+    /// device without a PCI function in its path is put under `node`, the index of a NUMA node's
+    /// part. Returns the index of the device's part.
     ///
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
     /// several). The components after it are PCI functions, and all of them but the last are
     /// bridges: a root port, and two for each switch, its upstream and a downstream port. The call
     /// that first names a root complex puts its host bridge under `node`, or under nothing if
     /// `node` is `None`. Devices that share a bus behind a root port or a port of a switch are one
-    /// card. So are the functions of one address on the bus of a root complex. The first device of
-    /// a card is plugged into the lowest switch above it, or into the host bridge if there is no
-    /// switch. The other devices of the card are plugged into the first one.
+    /// card. On the bus of a root complex, devices are one card only if their addresses differ in
+    /// nothing but the function number. The first device of a card is plugged into the lowest
+    /// switch above it, or into the host bridge if there is no switch. The other devices of the
+    /// card are plugged into the first one.
     ///
     /// `speed` returns the speed of the link of a PCI function, by its path.
     pub fn plug(
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_below_one_root_complex() {
+    fn below_one_root_complex_the_common_switches_decide_the_distance() {
         for (path, expected) in [
             (ACCELERATOR, Class::Pix),
             // Another function of the same card, and other ports of the switch.
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_on_the_bus_of_a_root_complex() {
+    fn on_the_bus_of_a_root_complex_only_functions_of_one_device_are_near() {
         let (one, root) = ("/sys/devices/pci0000:10/0000:10:1c.0", "/sys/devices/pci0000:10");
         assert_eq!(apart(one, one), Class::Pix);
         assert_eq!(apart(one, &format!("{root}/0000:10:1c.1")), Class::Pix);
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_common_root_complex_numa_nodes_decide() {
+    fn without_a_common_root_complex_the_numa_nodes_decide_the_distance() {
         let paths = [
             "/sys/devices/pci0000:36/0000:36:01.0/0000:37:00.0/0000:38:00.0/0000:39:00.0",
             // Behind a controller that is a root complex itself, and in a virtual machine.

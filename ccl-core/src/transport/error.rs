@@ -57,7 +57,7 @@ pub enum TransportError {
     /// A connection is attached to a lane of a device other than the one that made the connection.
     #[error("this connection was made by another device; attach it to a lane of that device")]
     OtherDevice,
-    /// A connection is asked for again after it was handed out, or has failed.
+    /// A connection is asked for again although it was handed out or has failed.
     #[error("this connection has already been handed out, or has failed; connect again")]
     HandedOut,
     /// The bytes are not an address of this transport.
@@ -162,7 +162,7 @@ pub enum TransportError {
     #[error("the immediate {0:#x} is too large; the greatest is {IMMEDIATE_MAX:#x}")]
     ImmediateTooLarge(u32),
     /// A count is zero or too great.
-    #[error("{count} {what}; use 1 to {most}")]
+    #[error("{count} {what} are not possible; use 1 to {most}")]
     Count {
         /// Kind of the things.
         what: &'static str,
@@ -283,8 +283,8 @@ impl TransportError {
             | TransportError::NoDevice { .. }
             | TransportError::Config(_)
             | TransportError::Setting { .. } => true,
-            // An empty filter takes every usable interface, so the host has none that is usable:
-            // not the caller's fault.
+            // An empty filter matches every usable interface. If even that filter matches none, the
+            // host has no usable interface, which is not the caller's fault.
             TransportError::NoInterface { filter, .. } => !filter.is_empty(),
             TransportError::Os { .. }
             | TransportError::Deadline { .. }
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_with_the_error_stay_small() {
+    fn a_transport_error_takes_at_most_64_bytes() {
         assert!(size_of::<TransportError>() <= 64, "{}", size_of::<TransportError>());
     }
 
@@ -353,6 +353,6 @@ mod tests {
     fn a_full_lane_reports_its_limit() {
         assert_eq!(EndpointId::next(3, 4), Ok(EndpointId(3)));
         let error = EndpointId::next(4, 4).unwrap_err().to_string();
-        assert_eq!(error, "5 endpoints of one lane; use 1 to 4");
+        assert_eq!(error, "5 endpoints of one lane are not possible; use 1 to 4");
     }
 }

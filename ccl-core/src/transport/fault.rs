@@ -15,7 +15,8 @@ use std::time::Duration;
 /// nothing.
 pub trait Faults: Send + fmt::Debug {
     /// Changes a request before the lane below gets it. Pushes onto `posted` the requests that are
-    /// posted instead, and onto `events` the events that are reported although no work is done.
+    /// posted instead, and onto `events` events that the next poll reports although the lane below
+    /// has not caused them.
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let _ = events;
         posted.push(work);
@@ -81,6 +82,7 @@ pub struct FaultInjector<F> {
     pending: Vec<WorkRequest>,
     /// Events to report at the next poll.
     events: Vec<Event>,
+    /// Buffer for the events of the lane below; empty between polls.
     below: Vec<Event>,
 }
 
@@ -272,7 +274,8 @@ pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     /// Capabilities that the device claims.
     pub caps: Caps,
-    /// True for a device that accepts every secret and ignores every deadline.
+    /// True for a device that ignores the given secrets and deadlines. Two such devices accept each
+    /// other whatever secrets they are given.
     pub gullible: bool,
     wrap: Box<Wrap>,
     refuse: Box<Refuse>,

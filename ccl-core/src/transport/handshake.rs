@@ -9,6 +9,9 @@
 //!                                ◀─  proof
 //! ```
 //!
+//! The text is the transport's own: it says, for example, what the connection is for. In the
+//! comments below, the *hello* is this text alone.
+//!
 //! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello. A
 //! proof is therefore refused if it is replayed, on another connection or to its sender. The
 //! connector proves first: a stranger that connects learns nothing but the version and a nonce.
@@ -170,9 +173,9 @@ impl Handshake {
         ("it closed the connection before it had proved the secret", false)
     }
 
-    /// Returns the message that this side sends first in an encrypted channel over this connection,
-    /// when both sides have proved the secret. The message proves the secret once more, over the
-    /// channel's keys and everything that the handshake's proofs cover.
+    /// Returns the message that this side sends first in an encrypted channel over this connection.
+    /// Both sides must have proved the secret before. The message proves the secret once more, over
+    /// the channel's keys and everything that the handshake's proofs cover.
     #[must_use]
     pub fn channel_proof(&self, keys: &ChannelKeys) -> ChannelProof {
         self.proof_over_channel(self.side, keys).finalize().into_bytes().into()
@@ -285,8 +288,8 @@ impl Handshake {
         // prove nothing.
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
             .unwrap_or_else(|_| Hmac::new(&Default::default()));
-        // The label implies the length of every input but the name and the hello, and the name is
-        // a constant of the code. So different inputs give different bytes.
+        // The label implies the length of every input but the name, which is a constant of the
+        // code, and the hello, which comes last. So different inputs give different bytes.
         proof.update(self.protocol.name.as_bytes());
         proof.update(label);
         proof.update(&self.protocol.version.to_le_bytes());
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_one_channel_prove_it_to_each_other() {
+    fn the_ends_of_one_channel_accept_the_proofs_of_each_other() {
         let (connector, listener) = proved(b"a");
         let keys = [4; 32];
         assert_eq!(listener.take_channel_proof(&keys, &connector.channel_proof(&keys)), Ok(()));
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_proof_fits_one_channel_side_connection_and_secret() {
+    fn a_channel_proof_is_refused_by_all_but_the_other_end_of_its_channel() {
         let (connector, listener) = proved(b"a");
         let keys = [4; 32];
         let theirs = connector.channel_proof(&keys);

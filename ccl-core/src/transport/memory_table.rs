@@ -21,8 +21,8 @@ pub trait Imported {
 pub struct MemoryTable<T, R> {
     registry: Arc<Registry<T>>,
     caps: Caps,
-    /// Registrations in order of keys, valid while `withdrawals` is up to date. A list, because
-    /// clearing a list does not free its memory.
+    /// Registrations in order of keys, valid while `withdrawals` equals [`Registry::withdrawals`].
+    /// A list, because clearing a list does not free its memory.
     local: Vec<(MrKey, Registration<T>)>,
     /// Index in `local` of the most recently used entry; usually it is used again.
     recent: usize,

@@ -1,12 +1,12 @@
 //! Traits that every transport implements, without anything of a particular transport.
 //!
 //! A [`Transport`] finds [`Device`]s; a device registers memory, listens, connects and makes
-//! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Planners decide by
-//! [`Caps`], never by the names of transports or devices. They can rely on [`Caps`], because the
-//! conformance suite tests each capability that a device claims.
+//! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Callers of these
+//! traits choose how to move data by [`Caps`], never by the names of transports or devices. They
+//! can rely on [`Caps`], because the conformance suite tests each capability that a device claims.
 //!
-//! An operation that takes time has a deadline; the caller polls it and passes the current time.
-//! Only [`Lane::sleep`], [`Lane::detach`] and dropping a lane block.
+//! An operation that takes time has a deadline; the caller polls the operation and passes the
+//! current time. Only [`Lane::sleep`], [`Lane::detach`] and the drop of a lane block their caller.
 
 mod error;
 mod fault;
@@ -215,7 +215,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// When the device cannot reach that memory, or a limit is met.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError>;
 
-    /// Deregisters memory. When this returns, the device writes nothing there any more.
+    /// Deregisters memory. When this returns, the device no longer writes to that memory.
     ///
     /// # Errors
     ///
@@ -329,7 +329,8 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
-    /// Closes an endpoint at once, without waiting. Requests that have not arrived are never done.
+    /// Closes an endpoint at once, without waiting. Afterwards, requests that have not arrived get
+    /// no [`Event::Done`].
     fn abort(&mut self, endpoint: EndpointId) {
         self.detach(endpoint);
     }
@@ -350,8 +351,8 @@ pub trait Lane: Send + fmt::Debug {
     /// When the key is not of that peer.
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError>;
 
-    /// Forgets imported memory, which no later put may name. The lane may free what it stores about
-    /// that memory.
+    /// Forgets imported memory; the caller must not name that memory in later puts. The lane may
+    /// free what it stores about the memory.
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
         let _ = (at, mr);
     }
@@ -363,11 +364,12 @@ pub trait Lane: Send + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// When the key is not of that peer or has been mapped before, or the transport cannot map.
+    /// When the key is not of that peer, when it was mapped before and is not imported, or when the
+    /// transport cannot map.
     fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError>;
 
     /// Posts work in order, and returns how many requests were taken. Fewer than given is
-    /// back-pressure, not an error: poll and post the rest again.
+    /// back-pressure, not an error: poll, then post the rest.
     ///
     /// # Errors
     ///
@@ -515,7 +517,7 @@ pub struct RailState {
     pub failure: Option<String>,
     /// Number of puts that were done over the rail.
     pub puts: u64,
-    /// Bytes of these puts.
+    /// Bytes of the puts that were done over the rail.
     pub bytes: u64,
     /// Bandwidth that was measured lately, or that the device claims.
     pub bytes_per_s: u64,
@@ -567,7 +569,7 @@ pub enum Event {
         /// Id of the request.
         id: u64,
     },
-    /// A peer's put with an immediate is there in full.
+    /// A peer's put with an immediate has arrived in full.
     Arrived {
         /// Endpoint of that peer.
         endpoint: EndpointId,

@@ -8,7 +8,8 @@ use crate::schedule::Buffer;
 /// Identity of an access: the strand, the channel, and the number of the task in that strand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// `channel × strands + strand`.
+    /// The strand on its channel: `channel × strands + strand`, where `strands` is the number of
+    /// strands of the rank.
     pub(super) thread: u32,
     /// Number of the task in its strand, from 1; 0 for no access.
     pub(super) epoch: u32,
@@ -32,7 +33,7 @@ struct Region {
     elements: usize,
 }
 
-/// Two accesses that are not ordered.
+/// Earlier access that is not ordered before the present one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unordered {
     pub(super) cell: usize,
@@ -125,7 +126,7 @@ impl Memory {
     }
 
     /// Records a read. Fails if the last write of one of the cells is not ordered before this read;
-    /// `ordered` returns whether an access is ordered before it.
+    /// `ordered` returns whether an access is ordered before this read.
     pub(super) fn read(
         &mut self,
         cells: std::ops::Range<usize>,

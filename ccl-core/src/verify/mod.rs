@@ -8,12 +8,13 @@
 //!
 //! * **Matching**: each message has the length of the receive that takes it and fits into a slot;
 //!   at the end no message is left.
-//! * **No cyclic wait**. One run is enough. A direction of a link has one reading and one writing
-//!   strand (checked first), strands are sequential and never choose, and only the strand itself
-//!   can take away the event that it waits for: a message, a free slot, or the end of a unit (a
-//!   top-level fold or loop of the program). A possible step therefore stays possible until it
-//!   happens, steps of different strands commute, and every maximal run consists of the same steps:
-//!   if this run ends, all runs do; if it gets stuck, all runs do, at the same step.
+//! * **No cyclic wait**. One run shows this for all runs. A direction of a link has one reading and
+//!   one writing strand (checked first), strands are sequential and never choose between steps, and
+//!   only the strand itself can take away the event that it waits for: a message, a free slot, or
+//!   the end of a unit (a top-level fold or loop of the program). A possible step therefore stays
+//!   possible until it happens, steps of different strands commute, and every maximal run consists
+//!   of the same steps: if this run ends, all runs do; if it gets stuck, all runs do, at the same
+//!   step.
 //! * **More slots never hurt**. Suppose that a run with one slot per link completes. Suppose also
 //!   that another run, in which each link keeps one slot and gets more at arbitrary times, is
 //!   stuck. Take the first step of the complete run that the stuck run did not do. The stuck run
@@ -26,16 +27,17 @@
 //!   of the in-place form work together with ranks whose programs lack them ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records the steps that certainly happened before:
 //!   earlier steps of the strand, steps up to the end of an awaited unit *in the awaited chunk, not
-//!   in later ones*, and steps before a message that was read. A returned slot orders nothing here:
-//!   that order would depend on timing. Two accesses to a cell are a race if one of them is a write
-//!   and the clocks do not order them. As all runs have the same steps and messages, they have
-//!   the same clocks.
+//!   in later ones*, and steps before the sending of a message that was read. A returned slot
+//!   orders nothing here: that order would depend on timing. Two accesses to a cell are a race if
+//!   one of them is a write and the clocks do not order them. As all runs have the same steps and
+//!   messages, they have the same clocks.
 //! * **Results**. Without races every run computes the same formulas. At the end each output
 //!   element must hold exactly the value that the collective defines: each contribution once, of
-//!   the right element, and, for reductions, through exactly one fold marked last. The run also
-//!   finds reads of garbage, writes to the input, accesses outside a buffer, operands that overlap
-//!   in part, and writes to memory between the blocks. With [`Case::rank_order`] each result must
-//!   be one fold over the ranks in ascending order, as deterministic mode promises for any length.
+//!   the right element, and, for reductions, through exactly one fold marked last (as completing
+//!   the reduction). The run also finds reads of garbage, writes to the input, accesses outside a
+//!   buffer, operands that overlap in part, and writes to memory between the blocks. With
+//!   [`Case::rank_order`] each result must be one fold over the ranks in ascending order, as
+//!   deterministic mode promises for any length.
 //! * **Barriers** are checked by the clocks: at the end every rank has heard of every other rank.
 
 mod memory;
@@ -105,8 +107,8 @@ pub struct Case {
     pub gap: usize,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Granularity of part lengths, in elements; only the last non-empty part of a block may break
-    /// it.
+    /// Unit of part lengths, in elements: each length is a multiple of it, except that of the last
+    /// non-empty part of a block.
     pub grain: usize,
     /// Longest payload of a message; it determines the number of chunks.
     pub slot_bytes: usize,
@@ -273,8 +275,9 @@ fn check_links(executions: &[Execution]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Returns the resources of each rank. A rank has the case's slots per sender and channel, or fewer
-/// if the budget permits no more. A budget for less than one slot each is a violation.
+/// Returns the resources of each rank. For each sender and channel, a rank has the case's number of
+/// slots, or as many as its budget permits if these are fewer. A budget that permits none is a
+/// violation.
 fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violation> {
     let channels = case.channels.max(1);
     let member = |(rank, execution): (usize, &Execution)| {

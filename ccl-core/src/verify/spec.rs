@@ -14,7 +14,7 @@ pub(super) struct Setup {
     pub(super) collective: Collective,
     pub(super) root: Rank,
     pub(super) numbers: CallParams,
-    /// Number of blocks of input and output.
+    /// Number of blocks of the input, and number of blocks of the output.
     pub(super) blocks: (u32, u32),
     pub(super) has_input: bool,
     pub(super) has_output: bool,
@@ -70,7 +70,7 @@ impl Setup {
         (input, output)
     }
 
-    /// Returns the first elements of input and output in their common memory, for an in-place case.
+    /// Returns the indices at which input and output begin in the memory that they share in place.
     pub(super) fn bases(&self) -> (usize, usize) {
         use Collective as C;
         match self.collective {
@@ -149,7 +149,7 @@ fn matches(case: &Case, rank: Rank) -> Result<Vec<(Rank, u32)>, Violation> {
     own.iter().enumerate().map(matched).collect()
 }
 
-/// Calls `with` with the counts that the seat's rank knows.
+/// Calls `with` with the counts that `seat.rank` knows.
 fn with_sizes<T>(
     case: &Case,
     seat: &Seat,

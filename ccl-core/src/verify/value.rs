@@ -88,8 +88,8 @@ impl Exprs {
         1 + self.ranks + rank
     }
 
-    /// Returns the leaf of a raw contribution, for a read as input; `None` for any other
-    /// expression.
+    /// Returns the expression that results when `expr` is read as input: the leaf of a raw
+    /// contribution. `None` if `expr` is not a raw contribution.
     pub(super) fn read_as_input(&self, expr: Expr) -> Option<Expr> {
         self.is_raw(expr).then(|| expr + self.ranks)
     }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_combines_nothing() {
+    fn folds_of_two_operands_are_rejected_where_data_only_moves() {
         let mut exprs = Exprs::new(2, Mode::Move);
         let (a, b) = (exprs.leaf(0), exprs.leaf(1));
         assert_eq!(exprs.fold(&[a], false), Ok(a));

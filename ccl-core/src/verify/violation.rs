@@ -14,7 +14,7 @@ pub struct Access {
     pub channel: u32,
     /// True if the access is a write.
     pub write: bool,
-    /// The fold, with elements instead of parts; empty if unknown.
+    /// The fold, with operands as ranges of elements instead of parts; empty if unknown.
     pub fold: String,
 }
 
@@ -180,7 +180,7 @@ pub enum Violation {
         /// Strands of the chain; the last one waits for an event that never comes.
         chain: Vec<Waiting>,
     },
-    /// A budget of less than one slot per active sender.
+    /// A budget of less than one slot per sender and channel.
     #[error(
         "rank {rank} has {senders} active senders on {channels} channels and needs {needed_bytes} \
          B for one slot each; its budget is {budget_bytes} B: raise the budget or use smaller slots"
@@ -312,8 +312,8 @@ pub enum Violation {
     },
     /// A result that has every rank's contribution but did not pass through a fold marked last.
     #[error(
-        "{spot} holds {found}, which is complete, but no fold was marked last, so an average would \
-         not be divided"
+        "{spot} holds {found}, with every rank's contribution, but no fold was marked last, so an \
+         average would not be divided"
     )]
     NeverLast {
         /// The element.

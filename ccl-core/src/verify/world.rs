@@ -9,8 +9,9 @@ use super::violation::{Access, Misfold, Spot, Violation};
 use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
-/// Vector clock of one channel: per strand of each rank, the number of this strand's tasks that
-/// happened earlier.
+/// Vector clock of a thread (one strand on one channel), of a message, or of the end of a unit (a
+/// top-level fold or loop). For each strand of each rank, the clock has the number of that strand's
+/// tasks, on the same channel, that certainly happened before.
 type Clock = Vec<u32>;
 
 /// A message under way.
@@ -50,8 +51,9 @@ pub(super) struct RankState {
     slots: usize,
     /// Thread of the latest task.
     thread: usize,
+    /// Bytes that are sent to this rank and not yet released.
     in_flight_bytes: usize,
-    /// Maximum so far of `in_flight_bytes`, the bytes sent to this rank and not yet released.
+    /// Maximum of `in_flight_bytes` so far.
     pub(super) in_flight_bytes_max: usize,
 }
 
@@ -195,7 +197,7 @@ impl World {
         Spot { rank, buffer, element }
     }
 
-    /// Returns a task as text, with elements instead of parts.
+    /// Returns a task as text, with operands as ranges of elements instead of parts.
     fn text(&self, task: &Task<'_>) -> String {
         let operand = |operand: &Operand| {
             let (name, bytes) = match *operand {
@@ -275,8 +277,8 @@ impl World {
         self.store(rank, task, targets, &values, stamp);
     }
 
-    /// Counts the task in its strand's clock, and joins the clocks of the messages that the task
-    /// reads. Returns the task's stamp.
+    /// Counts the task in its strand's clock, and joins into this clock those of the messages that
+    /// the task reads. Returns the task's stamp.
     fn tick(&mut self, rank: Rank, task: &Task<'_>, sources: &[Location]) -> Stamp {
         let state = &mut self.ranks[rank as usize];
         state.thread = task.channel as usize * state.strands + task.strand as usize;
@@ -411,8 +413,8 @@ impl World {
         for target in targets {
             match *target {
                 Location::Cells { first, output, .. } => {
-                    // An early message may arrive before every other access, so no access counts
-                    // as ordered before it.
+                    // The message of an early task may be placed in the output before every other
+                    // access to the output, so no access counts as ordered before this write.
                     let early = task.early && output;
                     let outcome = self.access(rank, stamp, |memory, ordered| {
                         memory.write(first, values, stamp, |other| !early && ordered(other))

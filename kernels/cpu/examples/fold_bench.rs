@@ -1,5 +1,6 @@
-//! Benchmark of folds of two terms, for each type: `cargo run --release --example fold_bench`. The
-//! rates are GB/s of one operand; the memory traffic is three times as much.
+//! Benchmark of folds of two terms, for each type, of a few other folds, and of copies:
+//! `cargo run --release --example fold_bench`. The rates of folds are GB/s of one operand; the
+//! memory traffic of a fold of two terms is three times as much.
 
 use std::time::Instant;
 

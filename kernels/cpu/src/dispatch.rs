@@ -108,8 +108,8 @@ fn alone<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     of_op::<U, U>(op, finish, level)
 }
 
-/// Returns the loops of a reduction. If `finish`, they are those of its last step, in which an
-/// average divides. The processor must have `level`.
+/// Returns the loops for folds of a reduction: if `finish`, for the fold that completes the
+/// reduction (it divides an average), else for any other fold. The processor must have `level`.
 pub(crate) fn find(data_type: DataType, op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match data_type {
         DataType::Int8 => of_op::<Native<i8>, Native<u8>>(op, finish, level),

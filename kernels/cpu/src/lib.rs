@@ -86,7 +86,7 @@ impl Term {
 }
 
 /// This rank's factor in a [`ReduceOp::PremulSum`]: one element of the reduction's type, in the
-/// first bytes. Other operators ignore it ([`Scalar::NONE`]).
+/// first bytes. Other operators ignore the scalar: pass [`Scalar::NONE`] for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scalar(pub [u8; 8]);
 
@@ -147,8 +147,8 @@ pub struct Kernel {
 impl Kernel {
     /// Returns the fold of a type and operator with the best instructions of this processor.
     ///
-    /// `scalar` is this rank's factor in a premultiplied sum; `ranks` divides an average (0 counts
-    /// as 1). Other operators ignore them.
+    /// `scalar` is this rank's factor in a premultiplied sum; `ranks` is the divisor of an average
+    /// (0 counts as 1). An operator ignores what it does not use.
     #[must_use]
     pub fn select(data_type: DataType, op: ReduceOp, scalar: Scalar, ranks: u32) -> Kernel {
         Kernel::select_with(data_type, op, scalar, ranks, SimdLevel::best())

@@ -1,5 +1,5 @@
-//! Arithmetic of accumulators. All implementations for one element type, narrow or wide, give the
-//! same bits for the same values, so all SIMD levels agree.
+//! Arithmetic of accumulators. All implementations for one element type, of one number or of
+//! several side by side, give the same bits for the same values, so all SIMD levels agree.
 
 /// An accumulator: one number, or several side by side that are treated alike.
 pub(crate) trait Number: Copy + 'static {
@@ -72,9 +72,9 @@ integers! {
     u64 => u64;
 }
 
-/// Implements `Number` for floats. Minimum and maximum select between bit patterns. Equal operands
-/// differ at most in the sign of zero: OR of their bits is the minimum, and AND the maximum. If an
-/// operand is NaN, the result is a NaN operand.
+/// Implements `Number` for floats. Minimum and maximum compare the values, and return the bits of
+/// one operand. Equal operands differ at most in the sign of zero: OR of their bits is the minimum,
+/// and AND the maximum. If an operand is NaN, the result has its bits.
 macro_rules! floats {
     ($($float:ty)*) => {$(
         impl Number for $float {

@@ -240,8 +240,10 @@ mod tests {
         }
     }
 
-    /// Checks every code, the midpoint between each two neighbouring codes with the float32 values
-    /// next to it, and float32 values at regular steps.
+    /// Checks that every code is decoded as the reference decodes it. Checks that values of both
+    /// signs are encoded as the reference encodes them: the value of each magnitude and the
+    /// midpoint to the next one, each with its two neighbouring float32 values, and float32 values
+    /// at regular steps.
     fn check_format<F: Format>(narrow: &Narrow) {
         for code in 0..1 << F::WIDTH {
             let (value, expected) = (decode::<F>(code), narrow.decode(code));

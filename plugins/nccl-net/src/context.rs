@@ -8,8 +8,8 @@ use nccl_net_abi::{Attributes, UNDEFINED};
 
 use crate::table::Id;
 
-/// Collectives by NCCL's number for them (`ncclFunc_t`); higher numbers are point-to-point
-/// operations.
+/// Collectives; the index of each is NCCL's number for it (`ncclFunc_t`). Higher numbers are
+/// point-to-point operations.
 const COLLECTIVES: [Collective; 5] = [
     Collective::Broadcast,
     Collective::Reduce,
@@ -18,7 +18,7 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::AllReduce,
 ];
 
-/// Number of the all-reduce, which is assumed where NCCL names no operation.
+/// Number of the all-reduce, which is assumed unless NCCL names exactly one operation.
 const ALL_REDUCE: u32 = 4;
 
 /// Context of a call, by its number or as a value.
@@ -48,8 +48,8 @@ impl Context {
 
     /// Records NCCL's hint about the next operation.
     pub(crate) fn hint(&self, attributes: &Attributes) {
-        // A mask with one operation names it. A mask with none, several or all (NCCL's value for
-        // undefined) is read as all-reduce, the usual operation.
+        // A mask with one bit names one operation. A mask with none, several or all bits (NCCL's
+        // value for undefined has all) is read as all-reduce, the usual operation.
         let operations = attributes.operations;
         let collective = match operations.count_ones() {
             1 => operations.trailing_zeros(),

@@ -46,9 +46,10 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle. If it is too long, devices are left out of the address, down to two. If
-    /// that is not enough, `near` is left out, and if even that is not enough, the second device.
-    /// The second device matters more than `near`, because the port of the first may be down.
+    /// Encodes the handle. If it is too long, `shorten` leaves out network locations (IP address
+    /// and port) and devices of the address, down to two devices. If that is not enough, `near` is
+    /// left out, and if even that is not enough, the second device. The second device matters more
+    /// than `near`, because the port of the first may be down.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

@@ -37,7 +37,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Helpers {
-    /// Creates helpers that do not run yet; if `count` is none, as many as the CPUs allow.
+    /// Creates helpers that do not run yet; if `count` is none, one for every [`CPUS_PER_HELPER`]
+    /// CPUs, but at most [`HELPERS_CHOSEN_MAX`].
     pub(crate) fn new(count: Option<u8>) -> Helpers {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = count.map_or_else(|| chosen(cpus()), |count| count.min(HELPERS_MAX).into());

@@ -40,7 +40,7 @@ const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 pub(crate) struct Plugin {
     pub(crate) devices: Devices,
     connect_options: ConnectOptions,
-    /// Fork generation of the process that initialised the plugin.
+    /// [`fork::generation`] of the process that initialised the plugin; a forked child has another.
     generation: u32,
     /// Number of communicators of NCCL that have been initialised and not finalised.
     users: AtomicU32,
@@ -174,7 +174,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Ends one communicator of NCCL; with the last one, the progress thread ends.
+    /// Ends one communicator of NCCL; with the last one, the helpers and the progress thread end.
     pub(crate) fn finalize(&self, context: Id) -> Result<(), NetError> {
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.contexts.remove(context).ok_or_else(|| gone("a context"))?;
@@ -368,7 +368,8 @@ impl Plugin {
         Ok((Some((id, mr)), offset))
     }
 
-    /// Sends a message. Returns none if there are too many requests already.
+    /// Sends a message. Returns none if there are too many requests already, or if a helper polls
+    /// the communicator at this time: NCCL then calls again.
     pub(crate) fn isend(
         &self,
         comm: Id,
@@ -391,7 +392,8 @@ impl Plugin {
         sent
     }
 
-    /// Receives messages. Returns none if there are too many requests already.
+    /// Receives messages. Returns none if there are too many requests already, or if a helper polls
+    /// the communicator at this time: NCCL then calls again.
     pub(crate) fn irecv(
         &self,
         comm: Id,

@@ -157,7 +157,7 @@ impl Progress {
                 continue;
             }
             self.sleeps.store(true, Ordering::SeqCst);
-            // Work that began before `sleeps` was set has not woken the thread.
+            // Work that began before `sleeps` was set has not woken the thread: look once more.
             if !look(now) {
                 std::thread::park_timeout(IDLE_EVERY);
             }

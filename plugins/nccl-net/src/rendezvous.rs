@@ -191,7 +191,7 @@ pub(crate) struct Attempt {
     candidates: Vec<(ConnectionSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
-    /// The transport's attempt to connect to the last candidate.
+    /// The transport's attempt to connect to the last of `candidates`, which is tried first.
     connecting: Option<Box<dyn Connecting>>,
     sender: Option<Box<Sender>>,
     options: ConnectOptions,
@@ -234,7 +234,8 @@ impl Attempt {
         Ok(Attempt { candidates, context, secret, connecting, sender, options, began: now })
     }
 
-    /// Advances the connection; falls back to the next candidate if one fails.
+    /// Advances the connection to the last candidate. If that candidate fails and others are left,
+    /// drops it and goes on with the one before it.
     fn connect(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
         let until = self.began + self.options.join_within;
         loop {
@@ -426,7 +427,7 @@ mod tests {
                 world.step();
             }
             assert!(sender.is_some() && receiver.is_some(), "fault on side {mean}: no connection");
-            assert_eq!(attempt.candidates.len(), 1, "fault on side {mean}: not over the network");
+            assert_eq!(attempt.candidates.len(), 1, "fault on side {mean}: shared memory is used");
         }
     }
 

@@ -37,8 +37,9 @@ pub(crate) struct Id {
     generation: u32,
 }
 
-/// Number of a request of a communicator: its slot, and how often the slot was used before, modulo
-/// 2^11.
+/// Number of a request of a communicator: the index of the request's entry in the communicator's
+/// list of requests (`slot`; it is no slot for messages), and how often the entry was used before,
+/// modulo 2^11 (`turn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     pub(crate) slot: u8,
@@ -46,7 +47,7 @@ pub(crate) struct RequestId {
 }
 
 impl RequestId {
-    /// Returns the next turn of the same slot.
+    /// Returns the number of the next request in the same entry.
     pub(crate) fn next(self) -> RequestId {
         let turn = (u32::from(self.turn) + 1) % REQUEST_GENERATIONS;
         RequestId { turn: turn as u16, ..self }

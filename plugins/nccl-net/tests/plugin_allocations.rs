@@ -39,7 +39,7 @@ mod tests {
 
     const SIZES: [usize; 6] = [0, 8, 5000, 20_000, 300_000, 2 << 20];
     /// Number of rounds; only the round with the fewest allocations counts, since a thread that
-    /// waits long also does other work.
+    /// waits long also does other work, which may allocate.
     const ROUNDS: usize = 5;
 
     /// Passes one message with the plugin's own calls and nothing else.
@@ -51,12 +51,12 @@ mod tests {
         while receive.is_null() {
             let comm = pair.receiver;
             let (room, tag) = (&mut room, &mut tag);
-            // SAFETY: arrays of one element, and a buffer that is registered and stays.
+            // SAFETY: arrays of one element; the buffer is registered and outlives the request.
             ok(unsafe { irecv(comm, 1, &mut into, room, tag, &mut mr, null_mut(), &mut receive) });
         }
         while sent.is_null() {
             let (comm, mr) = (pair.sender, pair.out);
-            // SAFETY: the buffer is registered and stays.
+            // SAFETY: the buffer is registered and outlives the request.
             ok(unsafe { isend(comm, from, bytes, tag, mr, null_mut(), &mut sent) });
         }
         let mut done = [0; 2];

@@ -1,5 +1,5 @@
-//! The control plane of a communicator: one thread that keeps connections between ranks, for
-//! liveness, small exchanges, and agreement after a failure.
+//! The control plane of a communicator: one thread that keeps connections to a few other ranks, the
+//! neighbours of this rank, for liveness, small exchanges, and agreement after a failure.
 
 mod driver;
 mod regroup;
@@ -30,13 +30,14 @@ pub use regroup::Invitation;
 /// Longest time that a caller waits for its report to be sent.
 const REPORT_MAX: Duration = Duration::from_millis(200);
 
-/// Longest time that [`ControlPlane::compare_notes`] waits for a failure, after a deadline.
+/// Longest time that [`ControlPlane::compare_notes`] waits for a failure to be found, after the
+/// deadline of an operation.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
 /// Error of an exchange over the control plane.
 #[derive(Debug, Error)]
 pub enum ExchangeError {
-    /// A rank failed or left, or this rank's part was too long.
+    /// A rank failed or left, or this rank's blob had too many bytes.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// Some ranks did not take part in time.
@@ -108,7 +109,7 @@ pub(super) struct Shared {
     pub(super) wake: OwnedFd,
     /// Deadline by which the control thread must end; set once, when this rank leaves.
     pub(super) leaving: OnceLock<Deadline>,
-    /// The control plane that is being made from this communicator.
+    /// Control plane of the communicator that is being made from this one, if there is one.
     successor: Mutex<Weak<ControlPlane>>,
     /// Listening sockets at which the survivors can meet, if this rank coordinates their agreement.
     /// There is one socket per verdict; the key is its port.
@@ -355,9 +356,9 @@ impl ControlPlane {
     /// Waits for the verdict that the survivors of a failure agree on, at most `timeout`. A failure
     /// starts the agreement by itself. The verdict is the same on every survivor.
     ///
-    /// If a survivor dies after the verdict, the next call waits for the verdict of the next epoch.
-    /// The next verdict adds this survivor to the dead ranks; it keeps the cause and the last
-    /// completed operation.
+    /// If a survivor dies after the verdict, the next call waits for the next verdict
+    /// ([`Verdict::epoch`] counts the verdicts). The next verdict adds this survivor to the dead
+    /// ranks; it keeps the cause and the last completed operation.
     ///
     /// # Errors
     /// Nothing has failed, the others declared this rank dead, this rank gave up
@@ -449,8 +450,8 @@ impl ControlPlane {
     }
 
     /// Ends the communicator for all ranks, at this rank's request. If the communicator has ended
-    /// already, this rank does not go on with the other survivors. A communicator that is being
-    /// made from this one ends as well.
+    /// already, the other survivors learn that this rank does not go on with them. A communicator
+    /// that is being made from this one ends as well.
     pub fn abort(&self, reason: impl Into<String>) {
         if self.is_forked() {
             return;
@@ -563,8 +564,8 @@ impl Drop for ControlPlane {
         self.shared.lock().leave();
         let _ = self.shared.leaving.set(Deadline::after(self.linger));
         self.shared.wake();
-        // The thread ends by the deadline that was just set. A panic of the thread would lose
-        // nothing.
+        // The thread ends by the deadline that was just set. Its result is ignored: if the thread
+        // has panicked, nothing is lost.
         let _ = thread.join();
     }
 }

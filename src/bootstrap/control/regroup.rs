@@ -36,8 +36,8 @@ impl Reachable {
     }
 }
 
-/// Invitation for new ranks to a communicator whose members call `grow`. The secret is valid for
-/// this invitation only.
+/// Invitation with which new ranks join the members of a communicator when the members call `grow`.
+/// The secret is valid for this invitation only.
 #[derive(Debug)]
 pub struct Invitation {
     /// Unique id to hand to each newcomer.
@@ -103,8 +103,9 @@ impl ControlPlane {
         })
     }
 
-    /// Returns the parameters with which this rank, as number `position` of `members`, joins a new
-    /// communicator of `members`. They meet at `port` of the first member, which has the listener.
+    /// Returns the parameters with which this rank, `members[position]`, joins a new communicator
+    /// of `members` as rank `position`. The members meet at `port` of the first of them, which has
+    /// the listener.
     pub(crate) fn derived_join(
         &self,
         members: &[Rank],

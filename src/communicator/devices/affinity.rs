@@ -13,7 +13,7 @@ use super::super::exchange::{Topic, exchange};
 use super::{Candidate, nearest};
 use crate::bootstrap::ControlPlane;
 
-/// Greatest number of a processor in Linux.
+/// Highest processor number in Linux, which numbers processors from 0.
 const CPU_MAX: usize = 8191;
 
 /// Greatest length of a reason that a rank tells the others, in characters.

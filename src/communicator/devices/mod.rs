@@ -1,4 +1,4 @@
-//! Choice of the transports that join the ranks, and of their devices.
+//! Choice of the transports that connect the ranks, and of their devices.
 
 pub(crate) mod affinity;
 
@@ -47,8 +47,9 @@ pub(super) struct Devices {
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// The least budget that any rank has, as a multiple of one network device's budget: below 1 if
-    /// ranks share a device, above 1 if each has several. The same on all ranks.
+    /// The least budget that any rank has, as a multiple of the budget of one network device, which
+    /// `FERROCCL_BUDGET_BYTES` sets: below 1 if ranks share a device, above 1 if every rank has
+    /// several devices. The same on all ranks.
     pub(super) budget_share: f64,
 }
 
@@ -146,8 +147,9 @@ fn candidate(
     Ok(of(devices, lacks))
 }
 
-/// Keeps only InfiniBand devices, if there are any. Rails pair devices by position, without regard
-/// to their link layers, and hosts with both kinds mostly use the Ethernet devices for storage.
+/// Keeps only InfiniBand devices, if there are any. Rails pair the devices of two ranks in order,
+/// without regard to link layers, and hosts with devices of both layers mostly use the Ethernet
+/// devices for storage.
 fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     let is_infiniband = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
     if !devices.iter().any(is_infiniband) {
@@ -462,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_shared_out_evenly_and_near_ones_first() {
+    fn ranks_take_equal_numbers_of_their_nearest_devices() {
         let taken = |devices: &[Option<u32>], ranks: &[Option<u32>], most| {
             taken(&on(devices), &on(ranks), most)
         };
@@ -527,7 +529,7 @@ mod tests {
 
     #[test]
     fn accelerators_without_near_devices_take_other_devices() {
-        // The devices are on the other node, or elsewhere on the accelerator's own node.
+        // Both devices are on the other node, or one is on the accelerator's node (other switch).
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
         assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1), at(6, 1)], 4), [[0], [1]]);
@@ -537,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_only_some_devices_each_get_devices() {
+    fn ranks_whose_nearest_devices_overlap_in_part_each_get_a_device() {
         let devices = Vec::from_iter((0..4).map(|switch| at(switch, 0)));
         // One rank with an accelerator, two ranks without accelerators on the node of the first
         // rank, and one rank that may be anywhere.

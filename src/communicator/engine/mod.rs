@@ -56,7 +56,7 @@ pub(super) enum PlanKey {
     Group { sends: Vec<Rank>, recvs: Vec<Rank> },
 }
 
-/// A prepared program, with the numbers that it was last bound to.
+/// A prepared program, with the numbers (layouts and sizes) of the last call that used it.
 #[derive(Debug)]
 pub(super) struct Plan {
     key: PlanKey,
@@ -65,7 +65,7 @@ pub(super) struct Plan {
     fan_out: u32,
     pub(super) execution: Execution,
     numbers: CallParams,
-    /// True if the execution is bound to the numbers.
+    /// True if the execution's last run had these numbers: a new run then needs no binding.
     is_bound: bool,
     used: u64,
     /// Number of queued calls that use the plan. The plan is replaced only if there are none.
@@ -80,12 +80,14 @@ struct PlannedCall {
     op: ReduceOp,
     scalar: [u8; 8],
     root: Rank,
-    /// Count of an even call; none for uneven calls, which are prepared each time.
+    /// Count of a call with equal blocks ([`Sizes::Even`]); none for other calls, which are
+    /// prepared each time.
     count: Option<usize>,
     in_place: bool,
     /// Variant that the call asks for.
     variant: Option<Variant>,
-    /// Algorithm and slot fraction of the call's record.
+    /// Number of the algorithm ([`registry_number`]) and slot fraction in the call's record; 0 and
+    /// the whole slot if ranks do not compare the choice.
     asked: (u8, SlotFraction),
     plan: usize,
     kernel: Kernel,
@@ -148,7 +150,7 @@ pub(super) struct Engine {
     pub(super) plans: Vec<Plan>,
     stall_detector: StallDetector,
     recent: Option<PlannedCall>,
-    /// Plans of the last groups of messages: one that sends, and one that does not.
+    /// Plans of the last group of messages that sends, and of the last one that only receives.
     last_groups: [usize; 2],
     predictions: PredictionCache,
     /// Kernel of messages, which are bytes.
@@ -158,7 +160,7 @@ pub(super) struct Engine {
     uses: u64,
     /// Time since which polls of the started call have moved nothing.
     idle_since: Option<Instant>,
-    /// Fork generation of the process that made the engine.
+    /// Fork generation ([`fork::generation`]) of the process that made the engine.
     generation: u32,
 }
 
@@ -565,8 +567,8 @@ impl Engine {
     }
 
     /// Peeks at the links until something has happened, up to [`PEEKS_MAX`] times. A peek costs
-    /// less than a look for progress, so the rank sees an arrival sooner. Returns whether the event
-    /// was progress.
+    /// less than a look for progress, so the rank sees an arrival sooner. Returns
+    /// [`Progress::Moved`] if a message has arrived or an event was handled.
     #[inline]
     fn peek(&mut self, wait: &mut Wait) -> Result<Progress, Error> {
         for _ in 0..PEEKS_MAX {
@@ -636,7 +638,7 @@ impl Engine {
             PlanKey::Group { sends: s, recvs: r } => is_same(s, sends) && is_same(r, recvs),
             PlanKey::Collective { .. } => false,
         };
-        // Mostly the plan of the last group.
+        // Mostly, the plan of the last group fits.
         let side = usize::from(sends.is_empty());
         let last = Some(self.last_groups[side]);
         let last = last.filter(|last| self.plans.get(*last).is_some_and(is_known));

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 /// Time without progress after which a rank that has left in good order counts as gone. Until then,
 /// its messages may still be on their way. The time is limited because a broken connection with
-/// such a rank is not made anew: its messages never come.
+/// such a rank is not made anew: messages lost with the connection never come.
 const LEFT_GRACE: Duration = Duration::from_secs(10);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
@@ -179,7 +179,7 @@ impl Engine {
         if self.gone(running, stalled).is_none() {
             return Ok(());
         }
-        // Messages that the rank sent before it left have arrived.
+        // Messages that the rank sent before it left have arrived, and may let the call go on.
         let mut stalled = stalled;
         while self.advance(running.plan)? == Progress::Moved {
             stalled = Duration::ZERO;
@@ -200,7 +200,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns an awaited rank that is gone, and the reason. Nothing has moved for `stalled`.
+    /// Returns an awaited rank that is gone, and the reason. `stalled` is the time without
+    /// progress.
     fn gone(&mut self, running: &Running, stalled: Duration) -> Option<(Rank, String)> {
         self.find_awaited(running);
         let Engine { stall_detector, control, ports, lost, .. } = self;
@@ -278,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// Shows the ranks that the call waits for.
+    /// Writes the ranks that the call waits for into the recording.
     fn show_awaited(&mut self, running: &Running) {
         self.find_awaited(running);
         let Engine {

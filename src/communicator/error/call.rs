@@ -34,8 +34,8 @@ pub enum CallError {
     Shape(#[from] ShapeError),
     /// A length that is no multiple of the number of ranks.
     #[error(
-        "{collective}: {elements} elements cannot be divided evenly among {ranks} ranks; use the \
-         variant with counts"
+        "{collective}: {elements} elements cannot be divided evenly among {ranks} ranks; use \
+         {collective}_v, which takes a count for each rank"
     )]
     Uneven {
         /// The collective.

@@ -3,8 +3,8 @@
 use ccl_core::encoding::MessageError;
 use ccl_core::types::Rank;
 
-/// Error of an exchange of records: a record from another rank does not fit this rank's step of the
-/// user's program, such as `split`.
+/// Error of an exchange of records: a record from another rank does not fit the step (for example,
+/// `split`) at which this rank is in the user's program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -55,8 +55,8 @@ pub enum SharedMemoryError {
     },
     /// A rank that made no memory, or did not map the memory of its peers.
     #[error(
-        "rank {peer} could not make {bytes} bytes of shared memory or map those of its peers; its \
-         own error says why"
+        "rank {peer} could not make {bytes} bytes of shared memory or map the memory of its peers; \
+         its own error says why"
     )]
     NotMapped {
         /// The rank.

@@ -115,7 +115,8 @@ pub enum Error {
         stalled: Duration,
         /// Ranks that this rank waits for.
         waiting: String,
-        /// Sentence that names the rank that holds up the others; the same on all ranks.
+        /// Sentence that names the rank that holds up the others, the same on all ranks. If the
+        /// ranks did not agree on it in time, or were still connecting: a hint on what to check.
         verdict: String,
         /// The number of the last operation that all survivors completed, if they have agreed.
         last_completed: Option<u64>,
@@ -213,14 +214,14 @@ mod tests {
         assert!(!Error::from(error).is_harmless());
         let record = RegionError { offset: 64, bytes: 64, region_bytes: 64 };
         assert!(!Error::from(record).is_harmless(), "peers may wait for this record");
-        assert!(Error::from(CallError::Range(record)).is_harmless(), "the range is the caller's");
+        assert!(Error::from(CallError::Range(record)).is_harmless(), "a wrong range does no harm");
         assert!(!Error::from(DeriveError::Exhausted).is_harmless());
         assert!(Error::from(DeriveError::NothingFailed).is_harmless());
         let error = StepError::Disagree { rank: 0, own: "split", peer: 1, theirs: "alloc" };
-        assert!(Error::from(error).is_harmless(), "all ranks notice at the same exchange");
+        assert!(Error::from(error).is_harmless(), "all ranks notice it together");
     }
 
-    /// Checks that results of calls stay small: a rare error with more to say is boxed.
+    /// Checks that results of calls stay small: large errors, which are rare, must be boxed.
     #[test]
     fn an_error_is_no_larger_than_a_configuration_error() {
         assert!(size_of::<Error>() <= size_of::<ConfigError>());

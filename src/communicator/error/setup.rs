@@ -5,8 +5,8 @@ use ccl_core::select::tuning::TuningError;
 use ccl_core::types::Rank;
 use ccl_memory::RegionError;
 
-/// Configuration or host that does not allow the communicator. No communicator was made; the
-/// parent, if there is one, is unharmed.
+/// Configuration or host that does not allow the communicator. No communicator was made. If it was
+/// to be made from another communicator, the other one is unharmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {

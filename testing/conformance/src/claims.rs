@@ -88,7 +88,7 @@ fn mapped(fixture: &dyn Fixture) -> Outcome {
         let other = &mut pair.ends[1 - side];
         let view = other.lane.map(other.endpoint, &key);
         if !claimed {
-            ensure!(view.is_err(), "memory was mapped, which the device does not claim");
+            ensure!(view.is_err(), "memory was mapped, but the device does not claim `mapped`");
             continue;
         }
         let view = view.map_err(failed("mapping"))?;

@@ -1,4 +1,5 @@
-//! Connecting: peers that are accepted, peers that are refused, and deadlines.
+//! Connecting: peers that are accepted, peers that are refused, and deadlines. A connecting peer
+//! sends a hello: at most [`HELLO_BYTES_MAX`] bytes that identify the peer to the listener.
 
 use std::any::Any;
 use std::time::Duration;
@@ -21,7 +22,10 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "connecting ends at its deadline", check: deadline },
     Point { name: "connecting to a closed listener ends with an error", check: nobody },
     Point { name: "bytes that are no address are refused", check: bad_address },
-    Point { name: "a lane does not attach a foreign connection", check: foreign_connection },
+    Point {
+        name: "a lane does not attach a connection of another transport",
+        check: foreign_connection,
+    },
     Point { name: "one listener accepts several waiting peers", check: queue },
 ];
 
@@ -30,7 +34,7 @@ fn hello(fixture: &dyn Fixture) -> Outcome {
         let hello: Vec<u8> = (0..bytes).map(|at| at as u8 ^ 0xa5).collect();
         let [accepted, connected] = join(fixture, &hello)?;
         ensure!(accepted.hello == hello, "a hello of {bytes} bytes came as {:?}", accepted.hello);
-        ensure!(connected.hello.is_empty(), "the connecting side has a hello");
+        ensure!(connected.hello.is_empty(), "the connecting side got a hello that nobody sent");
     }
     PASSED
 }
@@ -170,7 +174,10 @@ impl Inner for Foreign {
 fn foreign_connection(fixture: &dyn Fixture) -> Outcome {
     let lane = fixture.device(0).lane().map_err(failed("making a lane"))?;
     let connected = Connected { hello: Vec::new(), inner: Box::new(Foreign) };
-    ensure!(fixture.wrap(0, lane).attach(connected).is_err(), "a foreign connection was attached");
+    ensure!(
+        fixture.wrap(0, lane).attach(connected).is_err(),
+        "a connection of another transport was attached"
+    );
     PASSED
 }
 

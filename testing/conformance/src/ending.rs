@@ -102,8 +102,8 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that all puts of a leaving side arrive, even if this side has not read the peer's puts,
-/// and even if the peer posts more puts after this side has left.
+/// Checks that all puts of a leaving side arrive, although the leaving side does not read its
+/// peer's puts, and although the peer posts one more put after the leaving side has left.
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
@@ -114,7 +114,7 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     let (leaving, endpoint) = (pair.ends[0].endpoint, pair.ends[1].endpoint);
     let mut work: Vec<_> =
         (0..PUTS).map(|id| pair.ends[0].put(bytes, Some(id), u64::from(id))).collect();
-    // Rails distinguish puts under way by their immediates.
+    // These immediates differ, since rails tell puts under way apart by their immediates.
     let mut immediates = 0..;
     let mut answer = |end: &mut End, now| {
         let immediate = immediates.next().map(|number: u32| number % 4096);

@@ -17,6 +17,7 @@ pub(crate) const POINTS: &[Point] = &[
 ];
 
 pub(crate) const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("the device does not promise this"));
+/// Bytes of a put's head, the first of its two ranges; the second is its tail.
 const HEAD: usize = 16;
 const UNTOUCHED: u8 = 0x77;
 
@@ -24,7 +25,8 @@ fn claimed(fixture: &dyn Fixture) -> bool {
     fixture.device(0).caps().redirects
 }
 
-/// Returns a put to the inbox's start: a head from the source's start, and `bytes` bytes from `at`.
+/// Returns a put to the start of the inbox: `HEAD` bytes from the start of the source, then `bytes`
+/// bytes from offset `at` of the source.
 fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
     let WorkRequest::Put { endpoint, local, remote, .. } = end.put(HEAD, None, 0);
     WorkRequest::Put {
@@ -48,8 +50,8 @@ fn slot(end: &End, bytes: usize) -> LocalSlice {
     LocalSlice { key: end.inbox_key, offset: HEAD, bytes }
 }
 
-/// Returns a pair with `room` bytes of memory on both sides. The sender's source has a pattern; the
-/// receiver's memory is untouched.
+/// Returns a pair with `room` bytes of memory on both sides, and the pattern that fills the
+/// sender's source. The receiver's memory is filled with `UNTOUCHED`.
 fn fresh(fixture: &dyn Fixture, room: usize) -> Result<(Pair, Vec<u8>), String> {
     let pair = Pair::new(fixture, room)?;
     let text = pattern(7, room);
@@ -89,7 +91,10 @@ fn two_places(fixture: &dyn Fixture) -> Outcome {
             seen[HEAD..HEAD + bytes] == text[at..],
             "a tail of {bytes} bytes: the tail is wrong"
         );
-        ensure!(seen[HEAD + bytes] == UNTOUCHED, "a tail of {bytes} bytes: more was written");
+        ensure!(
+            seen[HEAD + bytes] == UNTOUCHED,
+            "a tail of {bytes} bytes: the byte that follows the tail was written"
+        );
     }
     let beyond = put(&pair.ends[0], 2 * most - 3, 4, 9);
     let posted = pair.ends[0].lane.post(fixture.now(), &[beyond]);

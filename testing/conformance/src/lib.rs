@@ -35,7 +35,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, Lane};
 
-/// Requirements of the suite on a transport.
+/// Devices, clock and helpers that the suite needs to test a transport.
 pub trait Fixture {
     /// Returns the device of side 0 or 1. The sides can reach each other; they may be one device.
     fn device(&self, side: usize) -> Arc<dyn Device>;
@@ -64,8 +64,9 @@ pub trait Fixture {
         false
     }
 
-    /// Returns whether a lane that ends a connection waits until the peer has all data. In virtual
-    /// time, nothing would end such a wait.
+    /// Returns whether a lane that ends a connection waits until the peer has all data. Fixtures in
+    /// virtual time return false: a lane that waited would not call [`Fixture::idle`], so time
+    /// would stand still and no data would arrive.
     fn awaits_farewells(&self) -> bool {
         true
     }
@@ -112,7 +113,7 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// Result of a point's check; an error says what was seen instead.
+/// Result of a point's check; an error is the text of [`Verdict::Failed`].
 pub(crate) type Outcome = Result<Verdict, String>;
 
 pub(crate) const PASSED: Outcome = Ok(Verdict::Passed);
@@ -132,7 +133,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns whether no point failed and some passed.
+    /// Returns true if at least one point passed and none failed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.failures().is_empty()

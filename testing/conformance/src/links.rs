@@ -101,7 +101,7 @@ fn early(fixture: &dyn Fixture) -> Outcome {
     ensure!(all[0].head(links[0]) == (5, 77), "the message is {:?}", all[0].head(links[0]));
     all[0].release(links[0]);
     all[0].import(1, &second).map_err(failed("importing"))?;
-    // From here on the links behave as usual: the first side has one credit per slot.
+    // From here on the links behave as usual: side 0 has one credit per slot of side 1.
     let granted = CONFIG.slots as usize;
     let room = (0..granted).all(|_| {
         let writable = all[0].writable(links[0]);
@@ -162,7 +162,7 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     let most = fixture.now().since(told);
     let all_statistics: Vec<_> = all[0].peer_statistics().collect();
     let [(1, statistics)] = all_statistics.as_slice() else {
-        return Err(format!("the statistics are not of one peer: {all_statistics:?}"));
+        return Err(format!("expected statistics of peer 1 only: {all_statistics:?}"));
     };
     let waited = statistics.credit_waits.percentile(99).unwrap_or_default();
     ensure!(statistics.credit_waits.count() == 1, "expected 1 wait: {statistics:?}");
@@ -311,14 +311,14 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     let counters = all.each_ref().map(MessageLinks::counters);
     ensure!(
         counters[1].zero_copy_received == placed && placed >= MESSAGES / 10,
-        "{placed} messages were placed directly: {counters:?}"
+        "{placed} messages were placed directly: too few, or miscounted: {counters:?}"
     );
     ensure!(
         counters[0].zero_copy_sent == MESSAGES && counters[0].refused == 0,
         "not every send was zero-copy, or an immediate or a CTS was refused: {counters:?}"
     );
     all.iter_mut().for_each(MessageLinks::close);
-    ensure!(all.iter().all(|links| links.check_all().is_ok()), "closing a call ended a link");
+    ensure!(all.iter().all(|links| links.check_all().is_ok()), "a link is broken after `close`");
     leave(all)
 }
 

@@ -8,10 +8,10 @@ use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "allocated memory is zeroed, aligned and long enough", check: allocated },
-    Point { name: "each registration has its own key and ends once", check: registered },
+    Point { name: "each registration has its own key and can end only once", check: registered },
     Point { name: "bytes that are no key are not imported", check: nonsense },
     Point { name: "a side does not import its own key", check: own_key },
-    Point { name: "only registered memory is shared, and only at an endpoint", check: shared },
+    Point { name: "only registered memory is shared, and only at a known endpoint", check: shared },
 ];
 
 fn allocated(fixture: &dyn Fixture) -> Outcome {

@@ -50,8 +50,8 @@ fn refused(fixture: &dyn Fixture) -> Outcome {
     let pair = &mut Pair::new(fixture, 64)?;
     let end = &mut pair.ends[0];
     let long = end.lane.note(end.endpoint, &vec![0; NOTE_BYTES_MAX + 1]);
-    ensure!(long.is_err(), "a note of {} bytes is taken", NOTE_BYTES_MAX + 1);
+    ensure!(long.is_err(), "a note of {} bytes was accepted", NOTE_BYTES_MAX + 1);
     pair.settle(fixture)?;
-    ensure!(pair.ends[1].events.is_empty(), "the peer has events: {:?}", pair.ends[1].events);
+    ensure!(pair.ends[1].events.is_empty(), "a refused note caused {:?}", pair.ends[1].events);
     PASSED
 }

@@ -16,8 +16,9 @@ pub(crate) const SECRET: Secret = Secret([0x5e; 32]);
 
 /// Number of polls after which the suite assumes that nothing more happens.
 const SETTLED: usize = 400;
-/// Largest number of attempts to let both sides leave, and the pause after each.
+/// Largest number of attempts to let both sides leave.
 const FAREWELLS_MAX: usize = 2_000;
+/// Pause after each attempt to let both sides leave.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// One side of the connection.
@@ -100,7 +101,7 @@ impl Drop for Pair {
     /// an answer of the other side.
     fn drop(&mut self) {
         for _ in 0..FAREWELLS_MAX {
-            // Both sides go on, even if one has finished.
+            // Both sides are polled in every round, even if one has finished.
             let over = self.ends.each_mut().map(|end| end.lane.poll_shutdown(None));
             if over == [true, true] {
                 break;
@@ -223,7 +224,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Polls both ends until `done`; fails with `what` after the fixture's patience.
+    /// Polls both ends until `done` returns true. After the fixture's patience, fails with an error
+    /// that quotes `what`.
     pub(crate) fn until(
         &mut self,
         fixture: &dyn Fixture,

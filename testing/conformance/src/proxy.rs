@@ -201,7 +201,7 @@ impl State {
             self.record_and_tamper(&mut buffer[..count], passed);
             let most = self.cut_after.load(Ordering::Relaxed);
             let cut = most > 0 && passed > most;
-            // Half of the bytes still get through.
+            // Half of the bytes of the last read still get through.
             let through = if cut { count / 2 } else { count };
             if into.write_all(&buffer[..through]).is_err() || cut {
                 break;

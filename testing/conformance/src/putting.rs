@@ -103,7 +103,7 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
                 !from.done().is_empty() && !to.arrived(to.endpoint).is_empty()
             })?;
             let [from, to] = &pair.ends;
-            ensure!(from.done() == [5], "these puts are done: {:?}", from.done());
+            ensure!(from.done() == [5], "expected one completion, of put 5: {:?}", from.done());
             let arrived = to.arrived(to.endpoint);
             ensure!(arrived == [(9, bytes)], "{bytes} bytes arrived as {arrived:?}");
             // Only bytes near the put are checked now, for speed; all are checked at the end.
@@ -113,7 +113,11 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
             let mut expected = vec![BLANK; near.len()];
             expected[remote_offset - near.start..][..bytes].copy_from_slice(&text);
             let wrong = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected);
-            ensure!(wrong.is_none(), "{bytes} bytes to {remote_offset} differ at {wrong:?}");
+            let wrong = wrong.map(|at| near.start + at);
+            ensure!(
+                wrong.is_none(),
+                "a put of {bytes} bytes to {remote_offset} left a wrong byte at {wrong:?}"
+            );
             to.inbox.write(remote_offset, &vec![BLANK; bytes]).map_err(failed("writing"))?;
         }
     }
@@ -221,7 +225,7 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
     }
     let mut done = pair.ends[0].done();
     done.sort_unstable();
-    ensure!(done == expected, "these puts are done: {done:?}");
+    ensure!(done == expected, "not every put is done exactly once: {done:?}");
     PASSED
 }
 
@@ -248,9 +252,9 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that a short put completes in spite of this: when it arrives, its receiver is sending a
-/// long put, and its sender does not poll. The receiver sends no later put that could carry the
-/// short put's acknowledgement.
+/// Checks that a short put completes, although its receiver is sending a long put when the short
+/// put arrives, and although the sender of the short put does not poll at that time. The receiver
+/// sends no later put that could carry the short put's acknowledgement.
 fn amid(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let pair = &mut Pair::new(fixture, long)?;
@@ -284,7 +288,7 @@ fn nothing_moved(fixture: &dyn Fixture, pair: &mut Pair) -> Result<(), String> {
     pair.settle(fixture)?;
     let [from, to] = &pair.ends;
     ensure!(to.events.len() == 1, "the peer saw {:?}", to.events);
-    ensure!(from.done() == [42], "these puts are done: {:?}", from.done());
+    ensure!(from.done() == [42], "expected one completion, of put 42: {:?}", from.done());
     ensure!(bytes_of(&to.inbox)?[1..].iter().all(|&byte| byte == 0), "a bad put wrote bytes");
     Ok(())
 }

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Lengths of the file header and of each packet's header, from pcap-savefile(5).
+/// Length of the header of a capture file, from pcap-savefile(5).
 const FILE_HEADER: usize = 24;
+/// Length of the header of each packet in a capture file, from pcap-savefile(5).
 const PACKET_HEADER: usize = 16;
 /// Opcode of an acknowledgement.
 const ACKNOWLEDGEMENT: u8 = 0x11;

@@ -323,9 +323,9 @@ impl Network {
         }
     }
 
-    /// Returns `n` hosts in two halves, each with its own switch. The halves share one link with
-    /// `mbit_per_s` Mbit/s in each direction. Returns `None` where networks cannot be made, or if
-    /// this kernel has no `tc tbf`.
+    /// Returns `n` hosts in two halves, each with its own switch. One link with `mbit_per_s` Mbit/s
+    /// in each direction joins the two switches. Returns `None` where networks cannot be made, or
+    /// if this kernel has no `tc tbf`.
     pub fn tapered(n: u8, mbit_per_s: u32) -> Option<Network> {
         let network = Network::switched(n)?;
         let switch = network.switch.as_ref()?;
@@ -349,8 +349,9 @@ impl Network {
         Some(network)
     }
 
-    /// Returns `n` hosts, at most 250, each linked to a bridge that has its own namespace: cutting
-    /// one link takes the carrier from one host only. Returns `None` where networks cannot be made.
+    /// Returns `n` hosts, at most 250, all linked to one bridge in a namespace of its own. Cutting
+    /// a host's link takes the carrier from that host only. Returns `None` where networks cannot be
+    /// made.
     pub fn switched(n: u8) -> Option<Network> {
         if !possible() {
             return None;
@@ -369,7 +370,7 @@ impl Network {
     }
 }
 
-/// Creates a link between an interface `name` of `from` and the host's own interface.
+/// Creates a link from an interface `name` of namespace `from` to the interface of host `to`.
 fn join(from: &Namespace, name: &str, to: &Host) {
     let there = to.namespace.keeper.id();
     from.ip(&format!("link add {name} type veth peer name {INTERFACE} netns {there}"));

@@ -1,5 +1,5 @@
-//! Ranks as processes: each process is one rank, and runs one case, by its name, of this test
-//! binary.
+//! Ranks as processes of this test binary: each process is one rank, and runs the one case that its
+//! environment names.
 
 use ferroccl::Error;
 use rustix::process::{Pid, Signal, kill_process};

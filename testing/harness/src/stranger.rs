@@ -24,8 +24,8 @@ pub struct Noise {
 }
 
 /// Makes `count` connections, one after the other. Each sends up to `bytes_max` random bytes, then
-/// is closed at once, half closed and read from, or reset. The same seed gives the same
-/// connections.
+/// ends in one of three ways: it is closed at once, or is reset, or is half closed and then read
+/// from. The same seed gives the same connections.
 pub fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u64) -> Noise {
     let mut random = Random::new(seed);
     let mut noise = Noise::default();
@@ -71,8 +71,9 @@ pub fn half_open(from: &Host, addresses: &[SocketAddr], says: &[u8]) -> Vec<TcpS
     streams
 }
 
-/// Connects, sends `says`, then reads one byte per `pause` through the smallest receive buffer, for
-/// `duration` or until the other side ends the connection. Returns the number of bytes read.
+/// Connects, sends `says`, then reads one byte per `pause` through the smallest receive buffer that
+/// the kernel allows, for `duration` or until the other side ends the connection. Returns the
+/// number of bytes read.
 pub fn slow_reader(address: SocketAddr, says: &[u8], pause: Duration, duration: Duration) -> u64 {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     set_socket_recv_buffer_size(&stream, 1).unwrap();

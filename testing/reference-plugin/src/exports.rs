@@ -18,7 +18,8 @@ use crate::limits::GROUP_MAX;
 use crate::outcome::Outcome;
 use crate::plugin::Plugin;
 
-/// Device handle that [`Fault::DeviceHandle`] returns; there is no device side behind it.
+/// Device handle that [`Fault::DeviceHandle`] returns; there is no device side (network code on the
+/// accelerator) behind it.
 const DEVICE_SIDE: DeviceHandle = DeviceHandle {
     device_type: DEVICE_UNPACK,
     device_version: DEVICE_UNPACK_VERSION,
@@ -36,7 +37,7 @@ pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclRe
     }
 }
 
-/// Runs the body of a call on a communicator, request or context.
+/// Runs the body of a call whose first argument is a communicator, request or context.
 fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
     entry(|plugin| {
         if handle.is_null() && plugin.has(Fault::WrongResultOnNull) {
@@ -230,8 +231,9 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// Refuses every registration, as the properties announce: sockets cannot reach device memory. With
-/// [`Fault::AnyDescriptor`], registers the memory as host memory instead.
+/// Refuses every registration, because sockets cannot reach device memory; without a planted fault,
+/// the properties do not offer DMA-BUF. With [`Fault::AnyDescriptor`], registers the memory as host
+/// memory instead.
 pub(crate) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,

@@ -1,4 +1,4 @@
-//! Violations of NCCL's plugin contract, planted for the plugin tester to find.
+//! Violations of NCCL's plugin contract, planted for `ferroccl netcheck` to find.
 
 /// Violation that the plugin commits, and its effect on a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ pub(crate) enum Fault {
     WrongResultOnNull,
     /// A virtual device of several devices reports itself as a single device.
     ForgetsParts,
-    /// `connect` returns a device handle, though the plugin has no device side.
+    /// `connect` returns a device handle, though the plugin has no device side (network code on the
+    /// accelerator).
     DeviceHandle,
     /// `irecvConsumed` ends the request that took over the slot of the completed request.
     ConsumedFrees,
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_understood_or_refused() {
+    fn a_fault_is_found_by_its_exact_name_and_other_names_are_unknown() {
         assert_eq!(Fault::parse(""), None);
         assert_eq!(Fault::parse("corrupt"), Some(Fault::Corrupt));
         assert_eq!(Fault::parse("Corrupt"), Some(Fault::Unknown));

@@ -12,8 +12,8 @@
 //! # Progress
 //!
 //! A call to `isend`, `irecv` or `test` moves the data that it can move without waiting. One thread
-//! per process makes progress for communicators without recent calls (`plugin.rs`). The thread
-//! also finishes what was in flight when a communicator was closed.
+//! per process, the helper thread, makes progress for communicators without recent calls
+//! (`plugin.rs`). The thread also finishes what was in flight when a communicator was closed.
 //!
 //! # Tags
 //!

@@ -20,7 +20,7 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 /// Largest number of accepted connections without a complete hello; beyond it, the oldest is
 /// dropped.
 const STRANGERS_MAX: usize = 256;
-/// Largest number of connections that one call accepts.
+/// Largest number of connections that one call of [`Listener::accept`] takes from the socket.
 const TAKEN_MAX: usize = 64;
 
 /// Longest time that [`Fault::BlockingConnect`] and [`Fault::BlockingAccept`] block.

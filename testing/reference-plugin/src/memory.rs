@@ -5,7 +5,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::Arc;
 
 /// Registered range of memory. Sockets need no registration, but the plugin checks that every
-/// transfer lies inside one.
+/// transfer, unless it is empty, lies inside a registered range.
 #[derive(Debug)]
 pub(crate) struct Registration {
     start: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Span {
 }
 
 // SAFETY: a span is an address and a length. The caller leaves the bytes to the request until the
-// request ends, so any thread may move them.
+// request ends, so any thread may read and write them.
 unsafe impl Send for Span {}
 
 impl Span {

@@ -1,4 +1,4 @@
-//! State of the plugin: all objects of the caller, and the thread that makes progress.
+//! State of the plugin: all objects of the caller, and the helper thread, which makes progress.
 
 use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -16,7 +16,7 @@ use crate::memory::{Registration, Span};
 use crate::outcome::Outcome;
 use crate::slots::{Slots, Ticket};
 
-/// Chunk size for reading bytes that are discarded.
+/// Largest number of bytes that one read discards.
 const WASTE_BYTES: usize = 64 << 10;
 
 /// Length of the shortest message that [`Fault::Corrupt`] changes.
@@ -67,7 +67,8 @@ impl Target {
         }
     }
 
-    /// Returns the room for bytes `at..end` of a message; truncated bytes have none.
+    /// Returns the memory for bytes `at..end` of a message. Bytes beyond the target's room are left
+    /// out: they are truncated.
     fn rest(&mut self, at: usize, end: usize) -> &mut [u8] {
         let part = at..end.min(self.room());
         match self {
@@ -298,7 +299,8 @@ impl Receiver {
         self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
     }
 
-    /// Ends the request that now has the slot of this ticket.
+    /// Ends another request than the ticket's, as a planted fault: the one that has the slot of the
+    /// ticket's request now.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);

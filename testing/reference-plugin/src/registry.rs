@@ -14,7 +14,7 @@ static NEXT: AtomicU64 = AtomicU64::new(4096);
 
 type Shard<T> = BTreeMap<u64, Arc<T>>;
 
-/// Objects by their numbers.
+/// Objects, keyed by their numbers.
 #[derive(Debug)]
 pub(crate) struct Registry<T> {
     shards: [RwLock<Shard<T>>; SHARDS],
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_good_for_one_object_until_it_is_removed() {
+    fn a_number_finds_its_own_object_only_and_nothing_after_the_removal() {
         let (words, others) = (Registry::new(), Registry::<()>::new());
         let (one, two) = (words.insert("one"), words.insert("two"));
         assert_eq!(words.find(one).as_deref(), Some(&"one"));

@@ -1,4 +1,5 @@
-//! Table of a communicator's requests: bounded, and each ticket is valid for one request only.
+//! Table of a communicator's requests. It has a fixed number of slots, each of which holds at most
+//! one request. A ticket is valid for one request only.
 
 /// Number of uses of a slot after which its tickets repeat.
 const GENERATIONS: u32 = 1 << 24;
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_is_good_once() {
+    fn a_ticket_is_valid_for_one_request_only() {
         let mut slots = Slots::new(2);
         let (one, two) = (slots.insert(1).unwrap(), slots.insert(2).unwrap());
         assert!(slots.insert(3).is_none());

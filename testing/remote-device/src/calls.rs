@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 /// process connects.
 pub(crate) const PORT: &str = "FERROCCL_TEST_REMOTE_DEVICE";
 const PEER: &str = "the process of the device";
-/// Secret of the connection that shares memory.
+/// Secret of the second connection between the two processes: a connection of the shared-memory
+/// transport, over which they share memory.
 pub(crate) const SECRET: Secret = Secret([0x3a; 32]);
 /// Longest wait for an answer. A lane that is dropped may wait for its peer for some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

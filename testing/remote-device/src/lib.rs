@@ -1,9 +1,10 @@
-//! A device of another process, behind the traits of a device. It allows a test to run its two
-//! sides in separate processes.
+//! A device that lives in another process and is used through the device traits. It allows a test
+//! to run its two sides in separate processes.
 //!
 //! The test starts a [`RemoteProcess`], which runs the same test binary, limited to one test that
 //! calls [`serve()`]. Calls travel over a TCP connection and are answered one at a time.
-//! Memory is shared memory of [`ccl_transport_shm`]: both processes see its bytes at once.
+//! Allocated memory is shared memory of [`ccl_transport_shm`], which both processes map. Other
+//! registered memory has a copy in shared memory ([`RemoteDevice`] says when bytes are copied).
 
 #![forbid(unsafe_code)]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "it serves tests, which may panic")]

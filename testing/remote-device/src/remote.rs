@@ -141,8 +141,8 @@ impl Memory {
 struct Copied {
     own: Region,
     shared: Region,
-    /// Content that both regions had after the last copying, in whichever direction. Where a byte
-    /// of a region differs from this content, it has changed since and is still to be copied.
+    /// Content of both regions after the last copy, in either direction. A byte of a region that
+    /// differs from this content has changed since that copy and is still to be copied.
     common: Vec<u8>,
 }
 

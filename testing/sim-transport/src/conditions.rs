@@ -25,7 +25,7 @@ impl Cut {
     }
 }
 
-/// Conditions of a world. Probabilities are per put; the probability of loss is per transmission.
+/// Conditions of a world. Probabilities are per put, but that of loss is per transmission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
     /// One-way latency without load.
@@ -44,7 +44,7 @@ pub struct Conditions {
     pub reordering: f64,
     /// Probability that a put is delayed by all of [`Conditions::spike`].
     pub delay_spikes: f64,
-    /// Longest additional delay of a put.
+    /// Delay of a delay spike, and longest delay that reordering adds to a put.
     pub spike: Duration,
     /// Timeout of the first retransmission; it doubles with each repetition.
     pub retransmit_after: Duration,
@@ -71,7 +71,7 @@ pub struct Conditions {
 }
 
 impl Default for Conditions {
-    /// Returns the conditions of a quiet network, where puts overtake each other only by jitter.
+    /// Returns the conditions of a quiet network, where only jitter makes puts overtake each other.
     fn default() -> Conditions {
         Conditions {
             latency: Duration::from_micros(5),

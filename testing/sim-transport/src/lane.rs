@@ -57,8 +57,8 @@ impl State {
         found.ok_or(TransportError::UnknownEndpoint(at))
     }
 
-    /// Returns the share with this number, if its memory is on the other side of this connection. A
-    /// peer's key contains the number.
+    /// Returns the share with this number, which comes from a peer's key. Returns `None` if the
+    /// memory was not shared by the other side of this connection.
     fn share_of(&self, link: usize, side: usize, number: u64) -> Option<&Share> {
         let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
         share.filter(|share| share.link == link && share.side == 1 - side)
@@ -155,7 +155,7 @@ impl State {
     fn detach(&mut self, lane: usize, at: EndpointId) {
         let Ok((link, side)) = self.endpoint(lane, at) else { return };
         self.lanes[lane].endpoints[at.0 as usize] = None;
-        // The owner never sees the endpoint's unpolled events, except completions.
+        // The lane's owner never sees the endpoint's unpolled events, except completions.
         self.lanes[lane].events.retain(|event| match event {
             Event::Arrived { endpoint, .. }
             | Event::Note { endpoint, .. }

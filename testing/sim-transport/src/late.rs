@@ -1,4 +1,4 @@
-//! Changes of a put's memory while the put is under way.
+//! Replacement of the memory that a put reads or writes, while the put is under way.
 
 use std::collections::BTreeMap;
 
@@ -37,13 +37,14 @@ impl Written {
     }
 }
 
-/// Redirections and relocations so far, and the puts that they concern.
+/// Redirections that no put has used yet, written puts whose immediates have not arrived, and
+/// relocated tails. The tail of a put is the second of its local slices.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     redirects: Vec<Redirect>,
-    /// Written puts, by the number of the flight.
+    /// Written puts, keyed by the number of the flight.
     written: BTreeMap<u64, Written>,
-    /// New memory of the relocated tails, by the put's connection, sender's side and request.
+    /// New memory of each relocated tail, keyed by the put's connection, sender's side and id.
     tails: BTreeMap<(usize, usize, u64), LocalSlice>,
 }
 
@@ -55,7 +56,7 @@ impl Late {
         [head, tail.map(|tail| moved.unwrap_or(tail))]
     }
 
-    /// Begins a put; drops the changes of an older put with the same request number.
+    /// Begins a put; forgets the relocation of an older put with the same id.
     pub(crate) fn begin(&mut self, flight: &Flight) {
         self.tails.remove(&(flight.link, flight.side, flight.id));
     }
@@ -106,8 +107,8 @@ impl Late {
         !is_late
     }
 
-    /// Ends the redirection of `from`. Returns the memory that already has redirected bytes, and
-    /// their number.
+    /// Ends the redirection of `from`. If bytes have already been written to other memory instead,
+    /// returns this memory and the number of these bytes.
     pub(crate) fn end_redirect(
         &mut self,
         (link, side): (usize, usize),

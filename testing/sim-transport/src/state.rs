@@ -16,7 +16,7 @@ use ccl_core::random::Random;
 /// Counters of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Puts taken from lanes.
+    /// Puts that lanes have sent; a put that is transmitted several times counts once.
     pub puts: u64,
     /// Lost transmissions. Each was repeated, unless the limit of retransmissions was reached.
     pub lost: u64,
@@ -50,6 +50,7 @@ pub(crate) struct Memory {
     pub(crate) region: Region,
 }
 
+/// Memory that one side of a connection has shared with the other side.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) link: usize,
@@ -72,7 +73,7 @@ pub(crate) struct Side {
     pub(crate) last_arrival: Instant,
     /// Arrival time of the latest note to the other side.
     pub(crate) last_note: Instant,
-    /// Number of the latest put from this side that has arrived.
+    /// Highest flight number among the puts from this side that have arrived.
     pub(crate) last_number: u64,
 }
 
@@ -92,8 +93,8 @@ pub(crate) struct LaneState {
 
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// A peer's connection attempt (its number), rank and secret; `None` if a stranger sent the
-    /// bytes.
+    /// Number of a peer's connection attempt, the peer's rank and its secret; `None` if a stranger
+    /// sent the request.
     pub(crate) from: Option<(u64, u32, Secret)>,
     pub(crate) hello: Vec<u8>,
 }
@@ -264,7 +265,7 @@ impl State {
         self.ranks.get(rank as usize).is_none_or(|rank| rank.crashed.is_some())
     }
 
-    /// Marks a rank as having an event to look at.
+    /// Marks a rank as having an event to look at, and counts the event.
     pub(crate) fn touch(&mut self, rank: u32) {
         if let Some(state) = self.ranks.get_mut(rank as usize) {
             state.dirty = true;

@@ -1,5 +1,5 @@
-//! Conformance of the simulated transport, ordered and unordered, under quiet and hostile
-//! conditions; the suite detects transports that break a promise.
+//! Tests that the simulated transport, ordered and unordered, conforms under quiet and hostile
+//! conditions, and that the suite detects transports that break a promise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,9 +73,9 @@ fn the_simulator_conforms() {
                 assert!(report.passed(), "seed {seed}, {conditions:?}\n{report}");
                 let skipped =
                     report.points.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
-                // The point on farewells is always skipped. If ordered, the world redirects puts,
-                // so the point on CTS is skipped, too. If not, the point on order is skipped, too,
-                // and so are the four points on puts that are relocated or redirected.
+                // The point on farewells is always skipped. The ordered worlds redirect puts, so
+                // they skip the point on CTS, too. The unordered worlds skip the point on order,
+                // and, since they do not redirect puts, four points on relocations and redirects.
                 assert_eq!(skipped.count(), if ordered { 2 } else { 6 }, "{report}");
             }
         }
@@ -100,7 +100,8 @@ macro_rules! with {
     };
 }
 
-/// Fault that loses every `.0`th event of a kind.
+/// Fault that loses every n-th event of a kind. The fields are n, the test of the kind, and the
+/// number of events of the kind since the last loss.
 #[derive(Debug)]
 struct Losing(u32, fn(&Event) -> bool, u32);
 
@@ -175,7 +176,7 @@ fn an_early_immediate_is_noticed() {
 }
 
 #[test]
-fn puts_that_miss_are_noticed() {
+fn puts_with_wrong_offsets_lengths_or_immediates_are_noticed() {
     let report = with!(Changing(|mut work, posted| {
         let WorkRequest::Put { local, remote_offset, .. } = &mut work;
         local.offset = local.offset.min(8);
@@ -200,7 +201,7 @@ fn puts_that_miss_are_noticed() {
 }
 
 #[test]
-fn lanes_that_ignore_tails_moves_or_redirects_are_noticed() {
+fn lanes_that_ignore_tails_relocations_or_redirects_are_noticed() {
     let tailless = with!(Changing(|mut work, posted| {
         let WorkRequest::Put { tail, .. } = &mut work;
         *tail = None;
@@ -261,7 +262,7 @@ fn a_completion_before_the_source_is_read_is_noticed() {
 }
 
 #[test]
-fn a_detach_that_fences_nothing_is_noticed() {
+fn a_detach_after_which_puts_still_arrive_is_noticed() {
     #[derive(Debug)]
     struct Clinging;
     impl Faults for Clinging {
@@ -307,7 +308,8 @@ fn a_device_that_ignores_secrets_and_deadlines_is_noticed() {
 fn ranks_and_devices_that_do_not_exist_are_refused() {
     let world = World::new(2, Conditions::default(), 1);
     let error = world.device(2).listen(&Secret([0; 32])).unwrap_err();
-    assert!(error.to_string().contains("3 ranks of the simulated world; use 1 to 2"), "{error}");
+    let expected = "3 ranks of the simulated world are not possible; use 1 to 2";
+    assert!(error.to_string().contains(expected), "{error}");
     let transport = world.transport(1);
     let info = &transport.devices()[0];
     assert!(transport.open(&info.id).is_ok());

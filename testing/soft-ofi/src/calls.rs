@@ -176,7 +176,7 @@ unsafe extern "C" fn fabric(
     into: *mut *mut fid_fabric,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the attributes are those of an offer.
+    // SAFETY: the attributes are those of an offer (`fi_info`).
     let api_version = unsafe { (*attributes).api_version };
     let (id, table) = (lock().next_id(), &tables().fabric);
     let made =
@@ -245,8 +245,8 @@ unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, coun
             return -EAGAIN;
         }
         bell.iter().for_each(|bell| objects::quiet(*bell));
-        // A request may be left that this network moves only when a queue is read. Its completion
-        // would not wake the caller.
+        // This network may still have a request that it moves only when a queue is read. The
+        // completion of such a request would not wake the caller.
         if network.may_travel(queue) {
             return -EAGAIN;
         }

@@ -2,7 +2,7 @@
 //! They do things that real providers do seldom or never: packets overtake each other, requests
 //! complete late, queues stay full for seconds, and messages are lost silently.
 //!
-//! [`functions`] returns a function table like that of libfabric. Its `fi_getinfo` lists a
+//! [`functions`] returns a function table like that of libfabric. The table's `fi_getinfo` lists a
 //! [`SoftProvider`] until the provider is dropped. Requests travel when a completion queue of the
 //! provider is read, or, if [`Limits::is_automatic`], by themselves. Random draws from a seed
 //! choose the request that makes progress, and its packet. Each packet of a write checks the key
@@ -20,7 +20,7 @@ use libc::c_int;
 use libfabric_sys::{FI_MR_ALLOCATED, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 
 pub use calls::functions;
-/// Names of the errors and modes that a test can give a provider.
+/// Crate with the names of the errors and modes that a test can give a provider.
 pub use libfabric_sys as sys;
 
 /// Pause between the rounds of progress of a provider that makes progress by itself.
@@ -35,7 +35,8 @@ pub struct Limits {
     pub mr_mode: c_int,
     /// Bytes of remote CQ data of a write; 0 if the provider has no writes.
     pub data_bytes: usize,
-    /// True if EFA's option says that the provider emulates writes by messages.
+    /// True if EFA's endpoint option (`FI_OPT_EFA_EMULATED_WRITE`) says that the provider emulates
+    /// writes by messages.
     pub emulates_writes: bool,
     /// Version of the provider and of its libfabric: 205 stands for 2.5.
     pub version: u32,
@@ -45,8 +46,8 @@ pub struct Limits {
     pub requests: usize,
     /// Largest number of bytes of a packet.
     pub packet_bytes: usize,
-    /// True if a request may complete while its bytes are still on this side, as if a socket
-    /// buffered them. Requests with `FI_DELIVERY_COMPLETE` never complete early.
+    /// True if a request may complete while its bytes are still on the sender's side, as if a
+    /// socket buffered them. Requests with `FI_DELIVERY_COMPLETE` never complete early.
     pub is_done_early: bool,
     /// True if completion queues have a descriptor to wait for.
     pub wakes: bool,
@@ -93,12 +94,12 @@ impl Limits {
 /// Fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The request fails with this error (positive), and none of its bytes arrive.
+    /// The request fails with this error (a positive number), and none of its bytes arrive.
     Fails(c_int),
     /// The request fails with this error although it has arrived, as if the acknowledgement were
     /// lost.
     FailsLate(c_int),
-    /// The request is done, but nothing arrives.
+    /// The request completes without an error, but nothing arrives.
     Vanishes,
 }
 
@@ -114,8 +115,8 @@ pub enum Condition {
     Busy,
     /// Only endpoints of the low-latency traffic class take requests.
     Congested,
-    /// Reading a completion queue fails with this error (positive). A queue that is read in this
-    /// condition stays broken.
+    /// Reading a completion queue fails with this error (a positive number). A queue that is read
+    /// in this condition stays broken.
     Broken(c_int),
 }
 
@@ -156,8 +157,8 @@ impl SoftProvider {
 
     /// Makes an internal packet of the provider fail at each endpoint. As in older providers, the
     /// failed completion has no context. Returns the number of endpoints that have an event queue.
-    /// Tests compare it with the number of all endpoints: if an endpoint has no event queue,
-    /// libfabric's provider for EFA ends the process.
+    /// Tests check that all endpoints have one: if an endpoint has none, such a failure makes
+    /// libfabric's provider for EFA end the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

@@ -82,7 +82,7 @@ pub(crate) enum Payload {
     At(Vec<Range>),
 }
 
-/// Destination of a write: address, key, and the data of its completion.
+/// Destination of a write: address, key, and the data of the completion at the peer, if any.
 pub(crate) type Target = (u64, u64, Option<u64>);
 
 /// A request under way.
@@ -206,8 +206,9 @@ impl Network {
         (endpoints, domains.filter(|domain| self.is_of(*domain, provider)).count())
     }
 
-    /// Makes a packet of each endpoint fail, with an error in its event queue and a completion
-    /// without a context. Returns the number of endpoints with an event queue.
+    /// Makes a packet of each endpoint fail: puts an error into the endpoint's event queue, if it
+    /// has one, and a completion without a context into the endpoint's completion queue. Returns
+    /// the number of endpoints with an event queue.
     pub(crate) fn fail_packets(&mut self, provider: u32, error: c_int) -> usize {
         let Network { endpoints, domains, events, queues, .. } = self;
         let own = endpoints.values().filter(|it| domains.get(&it.domain) == Some(&provider));
@@ -231,7 +232,7 @@ impl Network {
         queues.map(VecDeque::len).sum()
     }
 
-    /// Puts a completion into an endpoint's queue, now or later.
+    /// Puts a completion into an endpoint's completion queue, readable at once or only later.
     pub(crate) fn complete(&mut self, at: u32, completion: Completion) {
         let is_late = self.provider_at(at).is_some_and(|provider| provider.draw(2) == 0);
         let queue = self.endpoints.get(&at).and_then(|endpoint| endpoint.queue);
@@ -258,7 +259,7 @@ impl Network {
 }
 
 impl Provider {
-    /// Returns whether messages of this provider travel.
+    /// Returns whether requests of this provider make progress.
     pub(crate) fn moves(&self) -> bool {
         matches!(self.condition, Condition::Good | Condition::Congested)
     }

@@ -4,7 +4,7 @@
 use libc::{c_int, c_void, iovec, size_t};
 use libfabric_sys::fid;
 
-/// Bytes of a caller, with the number of their registration.
+/// Range of a caller's memory, with the number of its registration; 0 if there is none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) start: usize,

@@ -1,4 +1,4 @@
-//! Offers (`fi_info`), which the library lists, copies and frees.
+//! Offers (`fi_info`), and the functions of libfabric that list, copy and free offers.
 
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -39,7 +39,7 @@ fn empty() -> fi_info {
     }
 }
 
-/// Returns a C string that `strdup` allocates, as in the library.
+/// Returns a C string that `strdup` allocates, as libfabric does.
 fn text(text: &str) -> *mut c_char {
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: the text ends with a zero.
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     hints: *const fi_info,
     list: *mut *mut fi_info,
 ) -> c_int {
-    // SAFETY: the caller's hints are whole.
+    // SAFETY: the caller's hints are valid, with all their attribute structures.
     let hints = unsafe { &*hints };
     // SAFETY: as above.
     let (caps, name) = (hints.caps, unsafe { (*hints.fabric_attr).prov_name });
@@ -135,9 +135,9 @@ unsafe fn free_one(info: *mut fi_info) {
     }
     // SAFETY: the attributes were handed out with the offer.
     unsafe { take_back(info.tx_attr) };
-    // SAFETY: as for the first.
+    // SAFETY: as for `tx_attr`.
     unsafe { take_back(info.rx_attr) };
-    // SAFETY: as for the first.
+    // SAFETY: as for `tx_attr`.
     unsafe { take_back(info.ep_attr) };
 }
 

@@ -428,7 +428,8 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     made
 }
 
-/// Returns the state that a transition starts from and the attributes that it requires.
+/// Returns the state from which the transition to `to` starts, and the attributes that this
+/// transition requires.
 fn step(to: ibv_qp_state) -> (ibv_qp_state, c_int) {
     match to {
         IBV_QPS_INIT => (IBV_QPS_RESET, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),

@@ -1,13 +1,14 @@
 //! Software RDMA devices behind the functions of libibverbs, within one process, with faults on
-//! demand. They show what Soft-RoCE cannot: queue pairs that overtake each other, devices without
-//! room, and ports that go away silently.
+//! demand. They show what Soft-RoCE cannot: queue pairs that overtake each other, devices that have
+//! no room for another object, and ports that go away silently.
 //!
 //! [`functions`] returns a table of functions like that of libibverbs. The table's
 //! `get_device_list` lists a [`SoftDevice`], under its name, until the device is dropped. Writes
-//! travel when a completion queue of any device is polled: the seed draws the queue pairs that
-//! send, and only writes of the same queue pair stay in order. The creation of a queue pair sets
-//! the numbers of send and receive requests for which the pair has room. A send request without a
-//! completion of its own keeps its room until a later request completes, as with real devices.
+//! travel when a completion queue of any device is polled: the queue pairs that send are drawn at
+//! random from a seed, and only writes of the same queue pair stay in order. The creation of a
+//! queue pair sets the numbers of send and receive requests for which the pair has room. A send
+//! request without a completion of its own keeps its room until a later request completes, as with
+//! real devices.
 
 mod calls;
 mod network;
@@ -123,7 +124,7 @@ impl SoftDevice {
         network::lock().traffic(self.id)
     }
 
-    /// Returns the bytes of posted writes that have not arrived.
+    /// Returns the number of bytes of the posted writes that have not arrived.
     #[must_use]
     pub fn under_way(&self) -> usize {
         network::lock().under_way(self.id)

@@ -36,7 +36,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 struct Call {
     secret: Secret,
     hello: Vec<u8>,
-    /// Queues to the caller and from it.
+    /// Queues to the connecting side and from it.
     queues: [Arc<Queue>; 2],
     answer: Arc<Answer>,
 }

@@ -1,4 +1,5 @@
-//! Lane: puts are copied into the peer's queue, and into the peer's memory when the peer polls.
+//! Lane: a put is copied into the peer's queue, and from there into the peer's memory when the peer
+//! polls.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -168,7 +169,7 @@ impl Lane for ToyLane {
         for number in 0..self.endpoints.len() {
             let Some(mut endpoint) = self.endpoints[number].take() else { continue };
             let id = EndpointId(number as u32);
-            // Reads `closed` first, so that the queue holds all frames that came before the close.
+            // `closed` is read before the frames: if it is set, no frame can follow the taken ones.
             let closed = endpoint.connection.0[1].closed.load(Ordering::Acquire);
             let frames = std::mem::take(&mut *lock(&endpoint.connection.0[1].frames));
             let mut broken = None;

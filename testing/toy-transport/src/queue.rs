@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccl_core::transport::{Inner, MrKey};
 
-/// Locks data that a panic cannot leave half changed.
+/// Locks a mutex, and ignores poisoning: no panic can leave the data of these mutexes half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without a question, the command lists all questions. Units: GB is 10^9 bytes, GiB 2^30; GB/s counts
-bytes, Gb/s bits. Numbers without a unit may have a suffix: 990T operations, 70B parameters.
+bytes, Gb/s bits. Numbers without a unit may have a suffix: flops=990T, parameters=70B.
 Examples:
   ferroccl cost
   ferroccl cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s

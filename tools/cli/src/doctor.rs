@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_read_as_they_are_written() {
+    fn written_reports_are_read_back_unchanged() {
         for (status, text) in [(0, ""), (1, "a\n\u{fc}\n"), (2, "2 3\nabc")] {
             let mut bytes = Vec::new();
             report(&mut bytes, status, text);

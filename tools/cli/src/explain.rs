@@ -10,8 +10,8 @@ use ferroccl::{Collective, DataType, Rank, ReduceOp};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command starts no rank and sends nothing: the plan depends only on the arguments and the
-configuration (FERROCCL_*). For up to 16 ranks, it also predicts the time of each algorithm, by the
-table in FERROCCL_TUNING if there is one. docs/explain.md explains the output.
+configuration (FERROCCL_*). For up to 16 ranks, it also shows the time of each algorithm: measured,
+if the table in FERROCCL_TUNING has it, else predicted. docs/explain.md explains the output.
 Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1M --ranks 16 --hosts 4 --rank 5

@@ -9,10 +9,11 @@ use ferroccl::Collective;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Seats for ranks are numbered host by host, in the order of --hosts, as a scheduler hands out ranks.
-The output lists, for each seat, the rank that should run there. A program adopts this order by a
-split of the communicator into one group, where each rank's key is its seat. A launcher adopts it by
-its list of hosts or its rank file.
+A seat is a GPU of a host, or a NUMA node if the host has no GPUs: one rank runs on it. Seats are
+numbered host by host, in the order of --hosts, as a scheduler hands out ranks. The output lists,
+for each seat, the rank that should run there. A program adopts this order by a split of the
+communicator into one group, where each rank's key is its seat. A launcher adopts it by its list of
+hosts or its rank file.
 Examples:
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385 --algo hierarchical -b 64M
@@ -59,7 +60,7 @@ fn hosts(text: &str) -> Result<HostList, String> {
         };
         if last < first || (last - first) as usize >= HOSTS_MAX - hosts.len().min(HOSTS_MAX) {
             return Err(format!(
-                "{part:?} must not descend, and a list may have at most {HOSTS_MAX} hosts"
+                "{part:?} descends, or makes the list longer than {HOSTS_MAX} hosts"
             ));
         }
         hosts.extend(first..=last);

@@ -37,7 +37,7 @@ pub(crate) struct Topo {
 enum Form {
     /// Tree and matrix
     All,
-    /// Connection between any two GPUs and NICs, as `nvidia-smi topo -m` prints it
+    /// Connection between any two of the GPUs and NICs, as `nvidia-smi topo -m` prints it
     Matrix,
     /// Tree from the switches at the top down to the parts of a host
     Tree,

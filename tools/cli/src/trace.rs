@@ -74,7 +74,8 @@ enum Step {
         /// Length of the intervals in seconds; one interval if not given
         #[arg(long, value_name = "SECONDS")]
         interval: Option<f64>,
-        /// Output file: JSON if its name ends in .json, else lines; - is standard output
+        /// Output file: JSON if its name ends in .json, else text with a line for each interval and
+        /// pair of ranks that has traffic; - is standard output
         #[arg(long, value_name = "FILE")]
         out: String,
     },
@@ -86,7 +87,7 @@ struct There {
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
     on: String,
-    /// Algorithm or family for the collectives that have it; the library chooses for others
+    /// Algorithm or family for the collectives that have it; the library chooses for the rest
     #[arg(long = "algo", value_name = "NAME")]
     algorithm: Option<String>,
 }
@@ -95,7 +96,8 @@ struct There {
 struct Given {
     /// Prefix of the names of the traces, or the directory that holds them
     prefix: String,
-    /// Ranks of each group, as JSON: {"1": [0, 1]}; PREFIX.groups.json if not given
+    /// File with the ranks of each group (a communicator, `pg_name` in the traces), as JSON:
+    /// {"1": [0, 1]}; PREFIX.groups.json if not given
     #[arg(long, value_name = "FILE")]
     groups: Option<String>,
 }

@@ -117,19 +117,19 @@ const CLAIMS: &[(&str, &[Claim])] = &[
                 "243 µs",
             ),
             computed(
-                "ragged all_to_all, 4 of 8, relative to a dense one",
+                "ragged all_to_all, 4 experts per token on 8 ranks, relative to a dense one",
                 "cost ragged_all_to_all bytes=1GB ranks=8 bandwidth=450GB/s k=4",
                 "share of a dense one",
                 "0.3621",
             ),
             computed(
-                "ragged all_to_all, 4 of 8, approximately",
+                "ragged all_to_all, 4 experts per token on 8 ranks, approximately",
                 "cost ragged_all_to_all bytes=1GB ranks=8 bandwidth=450GB/s k=4",
                 "that share, about",
                 "0.4375",
             ),
             computed(
-                "ragged all_to_all, 8 of 256",
+                "ragged all_to_all, 8 experts per token on 256 ranks",
                 "cost ragged_all_to_all bytes=1GB ranks=256 bandwidth=450GB/s k=8",
                 "share of a dense one",
                 "0.03071",
@@ -233,7 +233,7 @@ const CLAIMS: &[(&str, &[Claim])] = &[
                 "79200",
             ),
             cut(exactly(
-                "tokens per GPU for data parallelism, among two groups",
+                "tokens per GPU for data parallelism, over two groups of GPUs",
                 "cost data_parallel flops=990T bandwidth=400GB/s groups=2",
                 "tokens for each",
                 "1237",
@@ -245,25 +245,25 @@ const CLAIMS: &[(&str, &[Claim])] = &[
                 "40 M",
             ),
             exactly(
-                "tensor parallelism of F = 28,000, over a unit",
+                "largest number of GPUs for tensor parallelism with F = 28,000, over a unit",
                 "cost tensor_parallel width=28000 flops=990T bandwidth=400GB/s",
                 "at most",
                 "11",
             ),
             exactly(
-                "tensor parallelism of F = 28,000, over two nodes",
+                "largest number of GPUs for tensor parallelism with F = 28,000, over two nodes",
                 "cost tensor_parallel width=28000 flops=990T bandwidth=400GB/s",
                 "over nodes at most",
                 "19",
             ),
             computed(
-                "experts over nodes: F",
+                "least width of an expert for expert parallelism over nodes",
                 "cost expert_parallel flops=990T node-bandwidth=400GB/s",
                 "width",
                 "19800",
             ),
             exactly(
-                "B200: data parallelism (quiz 5, question 1)",
+                "B200: tokens per GPU for data parallelism (quiz 5, question 1)",
                 "cost data_parallel flops=2250T bandwidth=400GB/s",
                 "tokens for each",
                 "5625",
@@ -576,7 +576,8 @@ fn number(text: &str) -> (f64, &str, i32) {
     (digits.parse().unwrap_or(f64::NAN), unit.trim(), places)
 }
 
-/// Returns the size of a unit in the base unit of its kind.
+/// Returns the number of base units in a unit, such as 1e-6 for µs (base unit: s); 1 for all units
+/// that are not listed here.
 fn scale(unit: &str) -> f64 {
     match unit.split_whitespace().next().unwrap_or_default().trim_end_matches(',') {
         "µs" => 1e-6,
@@ -624,10 +625,15 @@ a row shows that the command evaluates the formula, and not that a source has th
 errata of the sources are left out. Where the sources contradict themselves (the bandwidth of the
 spine), the number is an input.
 
-The calibration uses six of the A100's sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB, 16 MiB, 16 GiB). For
-the p5 clusters it uses the all_reduce of one node, without and with switches that reduce (370 and
-480 GB/s), and send/recv between two nodes (43 GB/s). The latencies are the constants of NCCL's
-source. Two p5 nodes take 55.5 µs; the prediction is half of that, as EFA has a longer latency than
+In the rows of the first source, a unit is 32 nodes below the same leaf switches, unless the command
+has unit-nodes. D and F are the widths of a layer, whose weights have 2 D F bytes. An inner axis of
+length Y means that an array is also sharded over Y GPUs along another dimension.
+
+The prediction for 8 A100 is fitted to six of the measured sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB,
+16 MiB, 16 GiB). The predictions for p5 clusters are calibrated with the all_reduce of one node,
+without and with switches that reduce (370 and 480 GB/s), and with send/recv between two nodes
+(43 GB/s). Latencies are computed from the constants in NCCL's code. An all_reduce on two p5 nodes
+has a measured latency of 55.5 µs; the prediction is half of that, as EFA has a longer latency than
 InfiniBand.
 "
     .to_owned();
@@ -662,5 +668,9 @@ fn the_commands_print_the_numbers_of_the_sources() {
     if std::env::var_os("FERROCCL_TEST_WRITE").is_some() {
         fs::write(file, &page).unwrap();
     }
-    assert_eq!(fs::read_to_string(file).unwrap_or_default(), page, "see the head of {file}");
+    assert_eq!(
+        fs::read_to_string(file).unwrap_or_default(),
+        page,
+        "{file} differs from the output of the commands; its first paragraph says how to update it"
+    );
 }

@@ -12,6 +12,6 @@ fn the_examples_of_its_help_work() {
 }
 
 #[test]
-fn its_page_shows_what_it_says() {
+fn its_page_shows_what_the_command_prints() {
     page_shows_what_it_says(include_str!("../../../docs/cost.md"), 6);
 }

@@ -10,7 +10,7 @@ fn the_examples_of_its_help_work() {
 }
 
 #[test]
-fn its_page_shows_what_it_says() {
+fn its_page_shows_what_the_command_prints() {
     page_shows_what_it_says(include_str!("../../../docs/explain.md"), 2);
 }
 
@@ -29,7 +29,7 @@ fn json_has_the_plan_and_the_predicted_times() {
 }
 
 #[test]
-fn the_rule_that_decides_is_a_line_of_the_table() {
+fn the_rule_that_decides_is_a_line_of_the_table_of_rules() {
     let json = said("explain broadcast --bytes 8 --ranks 5 --hosts 5 --json");
     let plan: Value = serde_json::from_str(&json).unwrap();
     let line = format!("rule {}", plan["rule"].as_str().unwrap());

@@ -8,13 +8,13 @@ fn the_examples_of_its_help_work() {
 }
 
 #[test]
-fn its_page_shows_what_it_says() {
+fn its_page_shows_what_the_command_prints() {
     page_shows_what_it_says(include_str!("../../../docs/placement.md"), 2);
 }
 
-/// Pairs of ranks with traffic are placed together, though the order of hosts separates them.
+/// Checks that both ranks of each pair with traffic get one host, though --hosts separates them.
 #[test]
-fn ranks_are_placed_by_counted_traffic() {
+fn ranks_are_placed_according_to_a_traffic_file() {
     let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));
     let rows: String = (0..8).map(|rank| format!("0,{rank},{},1000\n", rank + 8)).collect();
     let head = "# ranks=16\n# interval_s=1\ninterval,source,destination,bytes\n";
@@ -42,7 +42,7 @@ fn json_has_the_order_and_wrong_hosts_are_refused() {
     let wrong = |hosts: &str| refused(&format!("place all_reduce --on p5 --hosts {hosts}"), 2);
     assert!(wrong("0,16").contains("p5 has hosts 0 to 15, no host 16"));
     assert!(wrong("0-x").contains("nor a range of hosts"));
-    assert!(wrong("3-1").contains("must not descend"));
-    assert!(wrong("0-4294967295").contains("at most 65536 hosts"));
+    assert!(wrong("3-1").contains("\"3-1\" descends"));
+    assert!(wrong("0-4294967295").contains("longer than 65536 hosts"));
     assert!(wrong("1,1").contains("given twice"));
 }

@@ -13,7 +13,7 @@ fn the_examples_of_its_help_work() {
 const PAGE: &str = include_str!("../../../docs/topology.md");
 
 #[test]
-fn its_page_shows_what_it_says() {
+fn its_page_shows_what_the_command_prints() {
     page_shows_what_it_says(PAGE, 3);
     let (_, lab) = PAGE.split_once("```toml\n").unwrap();
     let file = std::env::temp_dir().join(format!("ferroccl-{}-lab", std::process::id()));
@@ -98,7 +98,7 @@ fn missing_and_oversized_files_are_refused() {
 /// The largest topology is described in time, since the description does not grow with the ranks.
 /// The time limit is generous.
 #[test]
-fn the_largest_is_described_at_once() {
+fn the_largest_topology_is_described_within_seconds() {
     let begin = Instant::now();
     said("topo meta-24576");
     assert!(begin.elapsed() < stretched(Duration::from_secs(5)));

@@ -9,14 +9,15 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
-/// Bytes of `struct ethtool_drvinfo`; `INFO_COUNT` is the offset of the number of counters.
+/// Bytes of `struct ethtool_drvinfo`.
 const INFO_BYTES: usize = 196;
+/// Offset of the number of counters in `struct ethtool_drvinfo`.
 const INFO_COUNT: usize = 180;
 const NAME_BYTES: usize = 32;
 /// Spare room, as a number of counters: a driver may add counters between two calls, and the kernel
-/// writes all of the driver's counters, even if fewer were asked for. `COUNT_MAX` rejects absurd
-/// numbers.
+/// writes all of the driver's counters, even if fewer were asked for.
 const MORE: usize = 4096;
+/// Largest number of counters that is believed: a driver that reports more is not read.
 const COUNT_MAX: usize = 65_536;
 
 /// `struct ifreq`, with a pointer.
@@ -27,7 +28,7 @@ struct Request {
     rest: [u64; 2],
 }
 
-/// Returns all counters of an interface; none if its driver has none, or refuses.
+/// Returns all counters of an interface; none if its driver has none or refuses the request.
 pub(super) fn counters(interface: &str) -> Vec<(String, u64)> {
     read(interface).unwrap_or_default()
 }
@@ -64,7 +65,7 @@ fn ask(interface: &str, words: &[u32], bytes: usize) -> Option<Vec<u8>> {
     // The last byte of the name stays zero.
     let name = request.name.get_mut(..interface.len()).filter(|name| name.len() < 16)?;
     name.copy_from_slice(interface.as_bytes());
-    // A word of the buffer has the size of a counter: eight bytes.
+    // An element of the buffer has the size of a counter: eight bytes.
     let mut buffer = vec![0_u64; bytes.div_ceil(8) + 1];
     let pairs = words.chunks(2).map(|pair| {
         let [low, high] = [pair.first(), pair.get(1)].map(|word| word.copied().unwrap_or(0));

@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// A check that answers, one that gets no answer, one that is broken, and one after them.
+    /// A check that answers, one that hangs, one that panics, and one that answers after these.
     const ODD: &[Check] = &[
         Check { name: "a", looks_at: "", run: |_| vec![Finding::ok("", "x")] },
         Check {

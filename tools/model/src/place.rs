@@ -31,9 +31,9 @@ pub enum Sends<'a> {
     },
     /// Traffic that was counted.
     Counted {
-        /// Bytes by source and destination.
+        /// Bytes for each pair of a sending and a receiving rank.
         bytes: &'a Bytes,
-        /// Source of the counts.
+        /// Name of the file with the counts.
         name: &'a str,
     },
 }
@@ -45,26 +45,29 @@ pub struct Placement {
     topology: String,
     ranks: usize,
     hosts: usize,
-    /// Traffic between groups, the highest groups first, hosts last.
+    /// Traffic between the groups of the tiers of the network (see [`crate::topology::fabric`]),
+    /// the highest tier first, and last the traffic between hosts. The highest tiers are left out
+    /// if no traffic crosses their groups.
     crossings: Vec<Crossed>,
     /// Rank of each seat, host after host in the given order. A seat is a part of a host on which a
     /// rank runs.
     order: Vec<Rank>,
 }
 
-/// Traffic between the groups of one kind.
+/// Traffic between the groups of one tier of the network, or between hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Crossed {
-    /// Kind of group: zones, racks, hosts.
+    /// Name of the groups in the plural, such as `zones` or `racks`; or `hosts`.
     pub between: String,
-    /// Bytes with the ranks in order.
+    /// Bytes with the ranks in ascending order.
     pub before_bytes: u64,
-    /// Bytes with the ranks as placed.
+    /// Bytes with the ranks in the order that was found.
     pub after_bytes: u64,
 }
 
-/// Searches for an order of the ranks with less traffic between hosts and groups of hosts. At first
-/// the hosts have consecutive ranks, in the given order.
+/// Searches for an order of the ranks with less traffic between hosts, and between groups of hosts,
+/// than the ascending order. In the ascending order, each host has consecutive ranks, host after
+/// host in the given order. Keeps the ascending order if no better order is found.
 ///
 /// # Errors
 ///
@@ -145,7 +148,7 @@ fn taken(collective: Collective, asked: Option<&str>) -> Result<&'static Algorit
             .or_else(|_| algorithm::find(collective, "direct"))
             .map_err(|error| error.to_string()),
     };
-    found.map_err(|error| format!("{error}; pass it with --algo"))
+    found.map_err(|error| format!("{error}; pass the algorithm with --algo"))
 }
 
 /// Returns the traffic of the collective with its ranks on these hosts.
@@ -199,7 +202,8 @@ fn crossings(topology: &Topology, before: &Crossing, after: &Crossing) -> Vec<Cr
 }
 
 impl Placement {
-    /// Returns the traffic between groups, the highest groups first.
+    /// Returns the traffic between the groups of the tiers, the highest tier first, and last the
+    /// traffic between hosts. The highest tiers are left out if no traffic crosses their groups.
     #[must_use]
     pub fn crossings(&self) -> &[Crossed] {
         &self.crossings
@@ -266,7 +270,7 @@ mod tests {
         Sends::Collective { collective: Collective::AllReduce, bytes: 1 << 20, algorithm: None };
 
     #[test]
-    fn hosts_that_take_turns_between_zones_are_sorted() {
+    fn ranks_are_grouped_by_zone_on_hosts_that_alternate_between_zones() {
         let placement = find(&RING, &meta(), &[0, 384, 1, 385]).unwrap();
         let [zones, racks, hosts] = placement.crossings() else { panic!("{placement}") };
         assert_eq!((zones.between.as_str(), hosts.between.as_str()), ("zones", "hosts"));
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_in_order_stay_as_they_are() {
+    fn ranks_on_hosts_that_are_given_in_order_stay_in_order() {
         let shown = find(&RING, &meta(), &[0, 1, 2, 3]).unwrap().to_string();
         assert!(shown.contains("best left in order") && !shown.contains("zones"), "{shown}");
         let one = find(&RING, &meta(), &[7]).unwrap();

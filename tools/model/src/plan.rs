@@ -40,7 +40,7 @@ pub struct Plan {
     topology: String,
     ranks: u32,
     hosts: u32,
-    /// Bottleneck of the network that the times do not include.
+    /// Note on a bottleneck of the network, if any; the times do not include its effect.
     note: Option<String>,
     ways: Vec<Estimate>,
 }
@@ -254,8 +254,8 @@ fn note(topology: &Topology, hosts: u32) -> Option<String> {
     let top = fabric.meeting(0, hosts - 1)?;
     let (tier, _) = fabric.bottleneck().filter(|(tier, _)| *tier <= top)?;
     Some(format!(
-        "the network is assumed to be wide enough everywhere, but {} is oversubscribed 1:{:.1}: \
-         traffic that crosses it may take that much longer",
+        "the network is assumed to be wide enough everywhere, but {0} is oversubscribed \
+         1:{1:.1}: traffic that crosses it may take {1:.1} times as long",
         fabric.tiers[tier].name,
         fabric.oversubscription(tier)
     ))
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn hierarchical_is_fastest_over_many_hosts_and_ll_for_few_bytes() {
+    fn hierarchical_is_fastest_for_many_hosts_and_protocol_ll_for_few_bytes() {
         let way = fastest(Collective::AllReduce, 1 << 30, "superpod-1024", None);
         assert_eq!(way.algorithm, "hierarchical");
         let small = fastest(Collective::AllReduce, 1024, "h100", None);

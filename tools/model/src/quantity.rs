@@ -111,7 +111,8 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Formats a number in the largest of these units that does not exceed it, or in the smallest.
+/// Formats a number in the largest of these units that does not exceed it; if all exceed it, in the
+/// smallest.
 fn scaled(value: f64, units: &[(&str, f64)]) -> String {
     let unit = units.iter().rev().find(|(_, factor)| value.abs() >= *factor * 0.99999);
     let (name, factor) = unit.or(units.first()).copied().unwrap_or(("", 1.0));
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_units() {
+    fn numbers_are_read_with_their_units() {
         for (text, unit, expected) in [
             ("4GB", Unit::Bytes, 4e9),
             ("64KiB", Unit::Bytes, 65536.0),

@@ -14,8 +14,9 @@ const USUAL_SECONDS: &str = "20";
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Uses host memory only; needs no NCCL and no GPU. The exit status is 0 if nothing failed, 1 if a
-point failed, 2 if nothing could be checked. Points that depend on a failed one are not tried. A
-plugin that finds no device is skipped. Set the plugin's environment variables as for NCCL.
+point failed, 2 if nothing could be checked. Points that depend on a failed or skipped one are not
+tried. If the plugin finds no device, every point is skipped or not tried.
+Set the plugin's environment variables as for NCCL.
 Examples:
   ferroccl netcheck ./libnccl-net-x.so
   ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10

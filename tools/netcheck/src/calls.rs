@@ -2,8 +2,8 @@
 //! versions, an enum has its signatures, and this module converts the arguments.
 //!
 //! A plugin's contexts, communicators, registrations and requests are numbers here; this program
-//! never dereferences them. These functions are safe to call because they run in a process that
-//! was started to find out whether the plugin survives its arguments.
+//! never dereferences them. The methods of [`Calls`] are safe to call, whatever the arguments: they
+//! run in a process that was started to find out whether the plugin survives such calls.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::RawFd;
@@ -23,7 +23,8 @@ use crate::properties::{Describe, Properties, text};
 /// A pointer that a plugin hands out, as a number.
 pub(crate) type Opaque = usize;
 
-/// Largest number of parts of a group: NCCL's own limit of operations that share a group.
+/// Largest number of parts of a group (the buffers of one `irecv`): NCCL's own limit of operations
+/// that share a group.
 pub(crate) const GROUP_MAX: usize = 64;
 
 /// A handle, followed by equally many guard bytes, which the plugin must not change.
@@ -78,7 +79,7 @@ enum Irecv {
 
 type MakeDevice<const N: usize> = unsafe extern "C" fn(*mut c_int, *mut Parts<N>) -> NcclResult;
 
-/// `makeVDevice`, by the number of parts that its argument has room for.
+/// `makeVDevice`, whose argument has room for 8 devices to merge, or for 4.
 #[derive(Clone, Copy, Debug)]
 enum Make {
     Of8(MakeDevice<8>),
@@ -186,14 +187,14 @@ impl Calls {
         text(self.name)
     }
 
-    /// Returns whether the plugin has contexts, which `init` makes and `finalize` ends: from
-    /// version 11 on.
+    /// Returns whether the plugin has contexts, which `init` makes and `finalize` ends. Version 11
+    /// of the interface introduced them.
     pub(crate) fn has_contexts(&self) -> bool {
         self.finalize.is_some()
     }
 
-    /// Calls `init` and returns the context, or 0 if the interface has no contexts. Before version
-    /// 10 there is no profiler.
+    /// Calls `init` and returns the context, or 0 if the interface has no contexts. Interfaces
+    /// before version 10 take no profiler, and `profiler` is then ignored.
     pub(crate) fn init(
         &self,
         hash: u64,
@@ -313,7 +314,8 @@ impl Calls {
         (result, number(comm), number(device_handle.cast()))
     }
 
-    /// Registers memory of that kind and returns the registration.
+    /// Registers memory and returns the registration. `kind` is NCCL's number of the kind of
+    /// memory, such as [`nccl_net_abi::HOST`].
     pub(crate) fn register(&self, comm: Opaque, memory: Memory, kind: i32) -> (NcclResult, Opaque) {
         let mut registration = ptr::null_mut();
         let (address, bytes) = (memory.address(), memory.len());
@@ -323,8 +325,8 @@ impl Calls {
         (result, number(registration))
     }
 
-    /// Registers memory of that kind with a DMA-BUF descriptor, at offset 0; `None` if the plugin
-    /// has no such function.
+    /// Registers memory of the given kind with a DMA-BUF descriptor, at offset 0; `None` if the
+    /// plugin has no such function.
     pub(crate) fn register_dma_buf(
         &self,
         comm: Opaque,

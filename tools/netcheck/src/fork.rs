@@ -1,4 +1,4 @@
-//! Forking a child that does nothing, as programs fork to run a command.
+//! Forks a child that does nothing: a plugin must survive the forks by which programs run commands.
 
 use crate::stop::{Outcome, failed};
 

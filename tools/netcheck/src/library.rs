@@ -1,5 +1,5 @@
 //! Opens a plugin as NCCL does: by path, with all symbols resolved and none visible to other
-//! libraries. Takes the newest interface that the plugin exports.
+//! libraries. Takes the newest interface that the plugin exports, unless the user chose a version.
 
 use std::fmt;
 use std::path::Path;

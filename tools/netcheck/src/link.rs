@@ -109,7 +109,7 @@ impl<'a> Link<'a> {
         self.finish(request, what).map(|_| ())
     }
 
-    /// Receives one message, waits until it is done, and returns its bytes.
+    /// Receives one message, waits until it is done, and returns its size in bytes.
     pub(crate) fn receive(&self, part: Part, what: impl Display) -> Outcome<usize> {
         let request = self.post_receive(&[part], &what)?;
         let sizes = self.finish(request, &what)?;
@@ -123,7 +123,7 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Returns the bytes that `test` reports for a part of a receive.
+/// Returns the number of bytes that `test` reported for a part of a receive.
 pub(crate) fn received(sizes: &Sizes, part: usize, what: impl Display) -> Outcome<usize> {
     usize::try_from(sizes[part]).or_else(|_| match sizes[part] {
         i32::MIN => failed(format!(
@@ -137,6 +137,7 @@ pub(crate) fn received(sizes: &Sizes, part: usize, what: impl Display) -> Outcom
 #[derive(Debug)]
 pub(crate) struct Flight<'a> {
     link: Link<'a>,
+    /// Requests, the oldest first, each with its sizes once it is done.
     requests: VecDeque<(Opaque, Option<Sizes>)>,
 }
 

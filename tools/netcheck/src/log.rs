@@ -81,8 +81,8 @@ unsafe extern "C" fn log(
     }
 }
 
-/// Formats a text with integers, characters, pointers and strings. Flags, widths and precisions of
-/// numbers are ignored. Returns `None` if the format has another conversion, more than
+/// Formats a text with integers, characters, pointers and strings. Ignores flags, widths, and the
+/// precision of a number. Returns `None` if the format has another conversion, more than
 /// `ARGUMENTS_MAX` conversions, a `*`, or a string with a precision.
 fn expand(format: &str, arguments: [usize; ARGUMENTS_MAX]) -> Option<String> {
     let mut text = String::new();

@@ -45,9 +45,9 @@ pub(crate) enum ChildMessage {
     Note(String),
     /// Measured performance.
     Measured(Row),
-    /// Memory that a connection takes in this process, in bytes.
+    /// Role of this process, and the bytes of memory that a connection takes in it.
     Held(Role, usize),
-    /// The process is about to be killed, on purpose.
+    /// The process is about to kill itself: the point tests how its peer reacts.
     Doomed,
     /// Verdict; the last message.
     Done(Verdict),

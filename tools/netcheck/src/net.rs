@@ -1,5 +1,5 @@
-//! A plugin after `init`, and the communicators that it makes: the calls that NCCL makes, with
-//! refusals as errors.
+//! A plugin after `init`, and the communicators that the plugin makes. Their methods are the calls
+//! that NCCL makes; a call whose result is not `ncclSuccess` is an error ([`Refusal`]).
 //!
 //! Nothing here closes on drop, and communicators are `Copy`: some points (checks of a plugin)
 //! close a communicator that has requests in flight, or use a closed one.
@@ -51,7 +51,7 @@ impl Net {
     }
 
     /// Merges several devices into one and returns its number, or the plugin's refusal; `None` if
-    /// the plugin cannot.
+    /// the plugin has no `makeVDevice`, or its interface has no room for so many devices.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<Result<i32, Refusal>> {
         let (result, made) = self.calls.make_device(parts)?;
         Some(accepted("makeVDevice", result).map(|()| made))
@@ -186,7 +186,7 @@ impl Comm {
         accepted("regMr", result).map(|()| registration)
     }
 
-    /// Registers device memory of a DMA-BUF descriptor; `None` if the plugin cannot.
+    /// Registers device memory of a DMA-BUF descriptor; `None` if the plugin has no `regMrDmaBuf`.
     pub(crate) fn register_dma_buf(
         &self,
         memory: Memory,
@@ -197,7 +197,8 @@ impl Comm {
         Some(accepted("regMrDmaBuf", result).map(|()| registration))
     }
 
-    /// Returns a registration in the form that device code uses; `None` if the plugin cannot.
+    /// Returns a registration in the form that device code uses; `None` if the plugin has no
+    /// `getDeviceMr`.
     pub(crate) fn device_registration(
         &self,
         registration: Opaque,

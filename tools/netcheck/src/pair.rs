@@ -14,11 +14,11 @@ use crate::arguments::Arguments;
 use crate::messages::{ChildMessage, Held, ParentMessage, Role, Row, Verdict};
 use crate::points::{Act, Point};
 
-/// Time, on most machines, in which a process may report its own failure after its peer has
-/// failed.
+/// Time, at the default --timeout, in which a process may report its own failure after its peer
+/// has failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// Time, on most machines, in which a process may exit, or may itself report that its deadline has
-/// passed.
+/// Time, at the default --timeout, for a process to exit after the point has passed or after a
+/// kill; also the time for it to report, after its deadline, that the deadline has passed.
 const EXIT: Duration = Duration::from_secs(3);
 /// Largest number of lines that are shown from the standard error of a process that died.
 const LAST_WORDS: usize = 4;
@@ -57,7 +57,8 @@ struct Process {
     words: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// Runs a point in fresh processes. `again` holds the arguments that restart this program.
+/// Runs a point in fresh processes. `again` holds the arguments with which this program, started
+/// again, runs netcheck: none, or a subcommand.
 ///
 /// # Errors
 ///
@@ -99,8 +100,9 @@ struct Pair {
     processes: Vec<Process>,
     report: Report,
     deadline: Instant,
-    /// Limits [`GRACE`] and [`EXIT`], scaled to this machine.
+    /// Limit [`GRACE`], scaled to this machine.
     grace: Duration,
+    /// Limit [`EXIT`], scaled to this machine.
     exit: Duration,
 }
 
@@ -171,7 +173,7 @@ impl Pair {
         let other = self.processes.iter_mut().find(|process| process.role == role);
         let Some(stdin) = other.and_then(|process| process.child.stdin.as_mut()) else { return };
         if let Ok(line) = serde_json::to_string(message) {
-            // `Event::Closed` reports a process that has ended.
+            // An error means that the process has ended, which `Event::Closed` reports.
             let _ = stdin.write_all((line + "\n").as_bytes());
         }
     }
@@ -186,7 +188,7 @@ impl Pair {
         let (mut failures, mut has_waited) = (Vec::new(), false);
         for process in &mut self.processes {
             if process.verdict == Some(Verdict::Passed) {
-                // After a stall of the machine, the parent may run before the child has exited.
+                // The child gets time to exit: a stall of the machine may have used up its time.
                 process.reap(Instant::now() + self.grace);
             }
             let was_killed = process.status.is_none();

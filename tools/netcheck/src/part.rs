@@ -31,7 +31,8 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
     let is_passed = verdict == Verdict::Passed;
     side.write(&ChildMessage::Done(verdict));
     if !is_passed {
-        // Waits to be killed: after an exit here, the peer would report a failure of its own.
+        // Waits to be killed: an exit would break the connections to the peer, which would then
+        // report a failure of its own.
         std::thread::sleep(side.arguments.on_this_machine(pair::GRACE * 2));
     }
     ExitCode::SUCCESS

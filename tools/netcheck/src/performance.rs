@@ -24,14 +24,16 @@ pub(crate) const POINT: Point = Point {
 
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// Bytes of the timed messages in one direction, for the latency and for the bandwidth of one
-/// message size. Limits on the number of messages take precedence.
+/// Bytes of all timed messages of one size, in one direction, when the latency is measured. Limits
+/// on the number of messages take precedence.
 const LATENCY_BYTES: usize = 64 << 20;
+/// Bytes like [`LATENCY_BYTES`], when the bandwidth is measured.
 const BANDWIDTH_BYTES: usize = 512 << 20;
-/// Number of connections whose memory is measured, the bytes of each message on them, and the delay
-/// of a receive after its message.
+/// Number of connections whose memory is measured.
 const CONNECTIONS: usize = 16;
+/// Bytes of each message on these connections.
 const EARLY_BYTES: usize = 64 << 10;
+/// Time between the sends on such a connection and their receives.
 const LATE: Duration = Duration::from_millis(5);
 
 fn measure(side: &Side) -> Outcome {
@@ -169,7 +171,8 @@ impl<'a> Both<'a> {
         Ok((messages * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9)
     }
 
-    /// Transfers this many messages, at most `IN_FLIGHT` at a time; returns when all have arrived.
+    /// Transfers `messages` messages of `bytes` bytes, at most `IN_FLIGHT` at a time; returns when
+    /// all have arrived.
     fn send_all(&self, messages: usize, bytes: usize) -> Outcome {
         let mut flight = Flight::new(self.there);
         // The messages' buffers are adjacent, as NCCL's slots are. Far apart, the buffers would

@@ -11,7 +11,7 @@ use crate::stop::{Outcome, failed};
 /// Tolerated growth of memory: allocators keep some freed memory.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
-/// Longest time, on most machines, for a plugin to release its resources.
+/// Time that a plugin may take to release its resources, at the default --timeout.
 const MOMENT: Duration = Duration::from_secs(4);
 
 /// Resources that this process holds.
@@ -73,8 +73,9 @@ fn entries(directory: &str) -> usize {
     fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-/// Returns this process's proportional share (PSS) of its memory, in bytes: shared pages count in
-/// proportion, and programs and libraries do not count.
+/// Returns this process's share (PSS) of its memory, in bytes: each of `n` processes that share a
+/// page counts 1/`n` of the page. Mapped files, such as programs and libraries, do not count, but
+/// memory mapped from `/dev` or from a memfd does.
 pub(crate) fn share_of_memory_bytes() -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut counts, mut kib) = (false, 0);

@@ -23,7 +23,8 @@ pub(crate) struct Properties {
     pub(crate) receives_max: i32,
     pub(crate) device_type: i32,
     pub(crate) device_version: i32,
-    /// Number of parts, and all entries of their array.
+    /// Number of physical devices that this device consists of, and all entries of the array of
+    /// their numbers.
     pub(crate) parts: (i32, Vec<i32>),
     pub(crate) transfer_bytes_max: usize,
     pub(crate) rail: i16,

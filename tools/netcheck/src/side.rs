@@ -21,12 +21,13 @@ use crate::net::Net;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
-/// Time limit, on most machines, of a call that must not block. One call may take up to ten times
-/// as long: the machine may have been busy.
+/// Time limit of a call that must not block, at the default --timeout. In each process, the first
+/// call that exceeds the limit may take up to ten times as long, because the machine may have been
+/// busy; a second call that exceeds it is a failure.
 const PROMPT: Duration = Duration::from_millis(100);
-/// Time after which a call that must not block counts as stuck, on most machines.
+/// Time after which a call that must not block counts as stuck, at the default --timeout.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Number of polls that a wait makes before it sleeps between them.
+/// Number of polls that a wait makes without sleeping; it sleeps after each later poll.
 const EAGER_POLLS: u32 = 2000;
 /// Libraries that stay open for the life of the process.
 static OPEN: Mutex<Vec<Plugin>> = Mutex::new(Vec::new());
@@ -46,7 +47,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Returns this process's side of a point that may take `timeout`, and starts its threads.
+    /// Returns this process's side of a point that may take `timeout`, and starts two threads: one
+    /// detects a stuck call, and one receives the peer's values.
     pub(crate) fn new(
         role: Role,
         arguments: &Arguments,

@@ -43,7 +43,8 @@ impl Stream {
         Ok(link.comm.deregister(ring.registration)?)
     }
 
-    /// Returns the bytes from one slot to the next.
+    /// Returns the bytes from one slot of the memory to the next; message `i` has slot
+    /// `i % in_flight`.
     pub(crate) fn stride(&self) -> usize {
         (self.room() + GUARD).next_multiple_of(64)
     }

@@ -98,7 +98,7 @@ mod faults {
     }
 
     #[test]
-    fn wrong_data_sizes_and_order_are_found() {
+    fn wrong_data_and_wrong_sizes_and_wrong_order_are_found() {
         finds("corrupt", "in_order", "other data");
         finds("wrong_size", "send_receive", "test reported 1 bytes received");
         finds("zero_hang", "zero_sizes", "message 0 of 14 (0 bytes)");
@@ -121,7 +121,7 @@ mod faults {
     }
 
     #[test]
-    fn harm_by_endings_and_strangers_is_found() {
+    fn harm_by_a_close_or_a_reused_listener_or_a_stranger_is_found() {
         finds("reset_on_close", "close_in_flight", "after the sender has closed");
         finds("handle_reuse", "several_connections_from_one_listener", "accept");
         finds("stranger_kills", "stranger_on_port", "because a stranger connected");
@@ -150,7 +150,7 @@ mod faults {
     }
 
     #[test]
-    fn a_missing_device_side_is_found() {
+    fn a_device_side_that_is_claimed_but_missing_is_found() {
         finds("device_handle", "device_handles", "connect gave a device handle");
         finds("claims_device", "device_registration", "getDeviceMr returned ncclSuccess but");
     }
@@ -218,7 +218,7 @@ mod faults {
     }
 
     #[test]
-    fn a_process_that_dies_is_a_failure_with_its_last_step() {
+    fn the_failure_of_a_process_that_dies_names_its_last_step() {
         let mut tester = Running::start();
         kill_process(tester.processes()[1], Signal::KILL).unwrap();
         let mut report = String::new();

@@ -47,8 +47,9 @@ pub(super) struct Fake {
     rank: Rank,
     ranks: u32,
     shared: Arc<Shared>,
-    /// Start of the rank, and the time that has passed on the simulated clock of [`Fault::Timed`].
+    /// Time at which the rank started.
     start: Instant,
+    /// Time that has passed on the simulated clock of [`Fault::Timed`].
     passed: Duration,
     random: Random,
 }

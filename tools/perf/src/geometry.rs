@@ -1,5 +1,5 @@
-//! Shape of a call by size and collective: counts, buffers, and offsets in the in-place buffer. All
-//! are as in nccl-tests, so that results can be compared with those of nccl-tests.
+//! Shape of a call, given its size and collective: counts, buffers, and offsets in the in-place
+//! buffer. All are as in nccl-tests, so that results can be compared with those of nccl-tests.
 
 use ccl_core::types::{Collective, DataType, Rank};
 
@@ -155,9 +155,9 @@ pub fn counts_of_size(
 }
 
 /// Returns the number of elements from one rank to another when each rank sends at most `elements`
-/// in all. The count is proportional to one plus the receiver's distance ahead of the sender, and
-/// is rounded down to a multiple of `quantum`. Every rank sends and receives the same total. A rank
-/// can compute all its counts without communication.
+/// in all. The count is proportional to 1 + d if the receiver is d ranks after the sender (rank 0
+/// follows the last rank), and is rounded down to a multiple of `quantum`. Every rank sends and
+/// receives the same total. A rank can compute all its counts without communication.
 #[must_use]
 pub fn skewed_count(
     elements: usize,

@@ -2,7 +2,7 @@
 //!
 //! Each program in `examples/` is one call of [`main_with`]. The programs measure a
 //! [`subject::Subject`]; [`open`] is the only module that creates one. A run uses the modules in
-//! this order: [`options`] and [`sizes`], [`geometry`] (the shape of a call by size and
+//! this order: [`options`] and [`sizes`], [`geometry`] (the shape of a call, given its size and
 //! collective), [`memory`], [`data`] and [`trial`] (inputs with known results, and the check),
 //! [`timing`], [`table`] and [`report`].
 

@@ -1,10 +1,10 @@
 //! JSON file of nccl-tests (`-J`), key for key as version 2.19.6 writes it (`src/util.cu`, file
 //! version 3), so that tools for nccl-tests' files can read ferroccl's.
 //!
-//! Fields about GPUs describe ranks on processors. The field for NCCL's version has this library's
-//! version, in the same encoding. `env` lists only variables of this library whose values differ
-//! from the defaults. Booleans are `"true"` and `"false"`, as text; NaN is `"nan"`; a value that
-//! was not measured is `null`.
+//! Ranks run on CPUs, so fields about GPUs describe ranks and CPUs. The field for NCCL's version
+//! has this library's version, in the same encoding. `env` lists only variables of this library
+//! whose values differ from the defaults. Booleans are `"true"` and `"false"`, as text; NaN is
+//! `"nan"`; a value that was not measured is `null`.
 
 use ccl_core::config::Config;
 use ferroccl::transports;
@@ -207,7 +207,7 @@ fn settings(options: &Options, origin: &Origin, ranks: &[RankLine]) -> Settings 
         Step::Bytes(bytes) => (None, Some(bytes)),
     };
     let device = |(rank, line): (usize, &RankLine)| {
-        // Ranks on processors are numbered within their host, as devices are.
+        // Ranks, which run on CPUs, are numbered within their host, as GPUs are.
         let before = ranks.iter().take(rank).filter(|other| other.host == line.host);
         Device {
             rank,

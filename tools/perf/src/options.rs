@@ -48,7 +48,7 @@ fn root(text: &str) -> Result<Choice<Rank>, String> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let advice = || format!("\"{text}\" is no number of seconds above 0, such as 30 or 2.5");
+    let advice = || format!("\"{text}\" is invalid; give seconds above 0, such as 30 or 2.5");
     let value: f64 = text.parse().map_err(|_| advice())?;
     let time = Duration::try_from_secs_f64(value).map_err(|_| advice())?;
     if time.is_zero() { Err(advice()) } else { Ok(time) }

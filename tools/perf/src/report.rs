@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn seconds_since_1970_are_formatted_as_iso_8601_dates() {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
         assert_eq!(iso_8601(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(iso_8601(951_782_400), "2000-02-29T00:00:00Z");

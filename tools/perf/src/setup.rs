@@ -95,7 +95,8 @@ pub fn rank_lines(subject: &mut dyn Subject) -> Result<Vec<RankLine>, SubjectErr
     Ok(texts.into_iter().map(line).collect())
 }
 
-/// Returns the number and the text of every rank, in rank order; a long text is cut.
+/// Gathers a number and a text from every rank. Returns them in rank order; a text of more than 68
+/// bytes is cut.
 ///
 /// # Errors
 /// Errors of the communicator.

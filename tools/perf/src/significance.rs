@@ -4,20 +4,23 @@
 //! Times are skewed, with a few outliers: means and the normal distribution say little about them.
 //! The U test asks only which of two times is the longer one (Mann and Whitney, "On a test of
 //! whether one of two random variables is stochastically larger than the other", 1947). For few
-//! samples its distribution is counted, ties included (Streitberg and Röhmel, "Exact distributions
-//! for permutation and rank tests", 1986). For many samples the normal distribution replaces it,
-//! corrected for ties and for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm's
-//! correction ("A simple sequentially rejective multiple test procedure", 1979) keeps the
-//! probability of any false alarm among all tests at or below the chosen level, with any dependence
-//! between the tests.
+//! samples, the distribution of U is computed exactly, by counting, ties included (Streitberg and
+//! Röhmel, "Exact distributions for permutation and rank tests", 1986). For many samples, the
+//! normal distribution is used, corrected for ties and for continuity (Lehmann, "Nonparametrics",
+//! 1975, section 1.4). Holm's correction ("A simple sequentially rejective multiple test
+//! procedure", 1979) keeps the probability of any false alarm among all tests at or below the
+//! chosen level, with any dependence between the tests.
+//!
+//! In this module, the rank of a sample is its number, from 1, among all old and new samples in
+//! ascending order; equal samples share the mean of their numbers.
 
 /// Largest number of samples, both sides together, for the exact distribution. With more samples,
 /// the normal distribution is used. Up to this number, every count of the exact distribution is a
 /// whole number below 2^53.
 const EXACT_MAX: usize = 50;
 
-/// U test. It caches the last distribution that it has counted: without ties the distribution
-/// depends only on the numbers of samples.
+/// U test, with a cache of the last exact distribution. Without ties, the distribution depends only
+/// on the numbers of samples, so successive tests with equal numbers share it.
 #[derive(Debug, Default)]
 pub struct RankTest {
     /// Key of the cached distribution: the ranks times two, in order, and the number of new
@@ -38,8 +41,8 @@ struct Pooled {
 }
 
 impl RankTest {
-    /// Returns the one-sided p-value: the probability that new samples are longer than the old ones
-    /// by at least this much although nothing has changed. It is 1 if a side has no samples.
+    /// Returns the one-sided p-value: the probability, if nothing has changed, of new samples that
+    /// exceed the old ones by at least as much as `new` does. It is 1 if `old` or `new` is empty.
     #[must_use]
     pub fn longer(&mut self, old: &[f64], new: &[f64]) -> f64 {
         if old.is_empty() || new.is_empty() {
@@ -79,7 +82,8 @@ fn pool(old: &[f64], new: &[f64]) -> Pooled {
     pooled
 }
 
-/// Returns a table by sum: of all ways to choose `chosen` ranks, the share with this sum or more.
+/// Returns a table. Of all choices of `chosen` elements of `ranks`, the entry with index s is the
+/// share whose sum is at least s.
 fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
     // The largest ranks are the last.
     let most: usize = ranks.iter().rev().take(chosen).sum();
@@ -176,8 +180,8 @@ mod tests {
 
     #[test]
     fn few_samples_match_the_table_of_mann_and_whitney() {
-        // Table I of their paper, to three digits: the probability that U is at most the index.
-        // U of one side is n m - U of the other.
+        // Table I of Mann and Whitney's paper, to three digits: the probability that U is at most
+        // the index. U of the new samples is n m minus U of the old ones, hence n * m - u below.
         let tables: [(usize, usize, &[f64]); 4] = [
             (3, 3, &[0.050, 0.100, 0.200, 0.350, 0.500, 0.650]),
             (4, 3, &[0.028, 0.057, 0.114, 0.200, 0.314, 0.429, 0.571]),
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn holm_corrects() {
+    fn holms_correction_matches_a_worked_example() {
         // 0.01, 0.04, 0.03 and 0.005 at the level of 0.05: the fourth and the first are alarms.
         let corrected = holm(&[0.01, 0.04, 0.03, 0.005]);
         for (value, expected) in corrected.iter().zip([0.03, 0.06, 0.06, 0.02]) {
@@ -341,8 +345,9 @@ mod tests {
             plain += u32::from(all.iter().any(|p| *p <= level));
             corrected += u32::from(holm(&all).iter().any(|p| *p <= level));
         }
-        // 1 % of the families are expected to raise an alarm; the limit adds four deviations for
-        // chance. Without the correction, one family in nine raises an alarm.
+        // A family is a set of tests that are corrected together. 1 % of the families are expected
+        // to raise an alarm; the limit adds four deviations for chance. Without the correction, one
+        // family in nine raises an alarm.
         assert!((5..=30 + 22).contains(&corrected), "{corrected} alarms in {families} families");
         assert!(plain > 250, "{plain} alarms in {families} families");
     }

@@ -14,9 +14,9 @@ pub enum SizeError {
     Overflow(String),
 }
 
-/// Reads a number of bytes: a decimal number, then nothing or K, M, G or T in either case,
-/// optionally followed by `B` or `iB`. Units are powers of 1024, fractions are cut off, as in
-/// nccl-tests.
+/// Reads a number of bytes: a decimal number, optionally followed by a unit in upper or lower case.
+/// The unit is `B`, or else K, M, G or T, alone or followed by `B` or `iB`. Units are powers of
+/// 1024, and fractions of a byte are cut off, as in nccl-tests.
 ///
 /// # Errors
 /// [`SizeError`] when the text is no size, or a size that no buffer can have.
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_a_size() {
+    fn spellings_of_a_size_are_read() {
         for (text, bytes) in [
             ("8", 8),
             ("0", 0),
@@ -129,12 +129,12 @@ mod tests {
         assert_eq!(
             parse_size("8388608T"),
             Err(SizeError::Overflow("8388608T".to_owned())),
-            "one more than isize::MAX"
+            "2^63 bytes are one more than isize::MAX"
         );
     }
 
     #[test]
-    fn sweeps_end_and_continue_after_zero() {
+    fn sweeps_end_at_the_largest_size_and_go_on_from_zero() {
         let by = |min, max, step: Step| {
             let sizes = sweep(min, max, step).collect::<Vec<_>>();
             assert_eq!(step.count(min, max), sizes.len() as u64);

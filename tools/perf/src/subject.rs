@@ -38,8 +38,8 @@ pub trait Subject {
     /// Errors of the communicator.
     fn barrier(&mut self) -> Result<(), SubjectError>;
 
-    /// Returns this rank's time. The call is local. Tests simulate the clock, so that each call
-    /// takes a chosen time.
+    /// Returns this rank's time. The call is local. Tests can override this method with a simulated
+    /// clock, to control the time that a message takes.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -107,8 +107,8 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape<'a> {
     /// Count of NCCL's call: per rank for `all_gather`, `reduce_scatter`, `gather`, `scatter` and
-    /// `all_to_all`, else of the whole buffer. For `SendRecv`, each rank sends that many elements
-    /// to the next rank and receives as many from the previous one, both at once.
+    /// `all_to_all`, else of the whole buffer. For `SendRecv`, each rank sends `count` elements to
+    /// the next rank and receives `count` elements from the previous one, both at once.
     Even {
         /// Number of elements.
         count: usize,

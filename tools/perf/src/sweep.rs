@@ -32,7 +32,7 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-/// Series of sizes with one type, operator and root.
+/// Type, operator and root that one series of sizes has in common.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     data_type: DataType,

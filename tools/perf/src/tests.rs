@@ -75,7 +75,7 @@ fn every_collective_is_right_at_odd_sizes_and_every_root() {
 }
 
 #[test]
-fn data_beyond_one_period_are_checked() {
+fn data_beyond_one_period_of_the_pattern_are_checked() {
     let line = "-b 300k -e 300k -n 1 -w 0 -d uint8";
     for collective in [Collective::AllGather, Collective::AllToAllV] {
         let (outcome, text) = measure(collective, 3, line, Fault::None);
@@ -140,7 +140,7 @@ fn the_output_is_that_of_nccl_tests() {
 }
 
 #[test]
-fn results_without_a_check_are_reported_as_not_available() {
+fn without_checks_the_number_of_wrong_elements_is_not_available() {
     let (outcome, text) = measure(
         Collective::AllReduce,
         2,

@@ -4,14 +4,14 @@
 //! sample for the percentiles; the mean is over the time of all iterations. A reading costs about
 //! 20 ns, which would distort calls of a few hundred nanoseconds. So calls of less than
 //! [`BATCHED_BELOW_BYTES`] bytes are timed in batches of [`BATCH_ITERATIONS`] iterations. The clock
-//! is then read after each batch, and each batch gives one sample, its mean. Percentiles describe
-//! batches: the delay of one slow call is divided by the length of its batch. The cost of a reading
-//! is not subtracted.
+//! is then read after each batch, and each batch gives one sample, its mean. The percentiles of
+//! such calls describe batches: the delay of one slow call is divided by the length of its batch.
+//! The cost of a reading is not subtracted.
 //!
-//! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a
-//! larger buffer instead, which for ranks on processors would measure the memory behind the caches.
+//! Every call of a row uses the same buffers, as in most MPI benchmarks. nccl-tests walks through a
+//! larger buffer instead; in host memory, that would measure the memory behind the caches.
 //!
-//! Percentiles are taken on each rank over its own samples, and the slowest rank's value is
+//! Percentiles are taken on each rank over its own samples, and the largest value over all ranks is
 //! reported; the samples of all ranks are not pooled.
 
 use std::time::Duration;
@@ -56,13 +56,14 @@ impl Loop {
     }
 }
 
-/// Times of one call, microseconds.
+/// Times of one call, microseconds: statistics of one rank's samples. After [`over_ranks`], each
+/// except the mean is the largest value over all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Times {
-    /// Mean over iterations on each rank, then over ranks by the method of `-a`.
+    /// Mean over the iterations of a rank; [`over_ranks`] combines the ranks' means as `-a` says.
     #[serde(rename = "time_us")]
     pub mean_us: f64,
-    /// Largest value, over all ranks, of a rank's fastest sample.
+    /// Fastest sample.
     #[serde(rename = "time_us_min")]
     pub min_us: f64,
     /// Median.

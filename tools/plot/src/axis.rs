@@ -12,7 +12,7 @@ pub enum Unit {
     None,
     /// Bytes, in powers of two.
     Bytes,
-    /// Microseconds, shown as ns, µs, ms or s by their size: 20 ms.
+    /// Microseconds, shown in the unit that suits the value (ns, µs, ms or s): 20 ms.
     Microseconds,
 }
 
@@ -23,6 +23,7 @@ pub(crate) struct Axis {
     base: Option<f64>,
     /// Least value shown: an exponent on a logarithmic axis.
     min: f64,
+    /// Greatest value shown: an exponent on a logarithmic axis.
     max: f64,
     /// Ticks, each with its text.
     ticks: Vec<(f64, String)>,
@@ -128,7 +129,7 @@ fn label(value: f64, unit: Unit) -> String {
     format!("{}{unit}", number(value))
 }
 
-/// Formats a number with a few digits, by its magnitude.
+/// Formats a number with a few digits; how many depends on its magnitude.
 fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_have_few_round_marks_around_the_data() {
+    fn axes_have_a_few_ticks_at_round_values_around_the_data() {
         let sizes = texts(&[8.0, 67_108_864.0], true, Unit::Bytes);
         assert_eq!(sizes, ["8 B", "128 B", "2 KiB", "32 KiB", "512 KiB", "8 MiB"]);
         assert_eq!(

@@ -13,7 +13,8 @@ use std::time::Instant;
 use ccl_plot::Figure;
 use ccl_sim::scenario::{Ask, find};
 
-/// Cases: a collective, and the parameters of the experiment `scale`.
+/// Cases: a collective, and the parameters of the experiment `scale`. In folded cases, a simulated
+/// rank stands for many ranks ([`ccl_sim::collective::Folding`]); in the others, for itself alone.
 const CASES: [(&str, &str); 17] = [
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=4"),
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=8"),

@@ -16,14 +16,15 @@ use crate::scenario::{
 };
 
 /// Simulates how long collectives take on a fabric of switches: runs experiments and shows their
-/// results beside what their sources claim.
+/// results beside the published claims that they test.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Without --scenario, the experiments are listed; --list also shows their parameters. The same seed
 gives the same output, byte for byte. The exit status is 0 if all experiments could run, even if
 results differ from expectations, and 2 if an experiment could not run.
-With --on, the experiment job, scale, schemes, straggler or incast runs on another network: on its
-switches, hosts and links within hosts. --replay FILE with --on sends a traffic matrix over it.
+With --on, an experiment uses another network's switches, hosts and links within hosts; only job,
+scale, schemes, straggler and incast can. --replay FILE with --on sends a traffic matrix over that
+network.
 Examples:
   ferroccl sim
   ferroccl sim --scenario f2
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_the_same_for_the_same_seed_and_plots_are_written() {
+    fn plots_are_written_and_the_same_seed_gives_the_same_json() {
         let directory = std::env::temp_dir().join(format!("ferroccl-sim-{}", std::process::id()));
         let line = format!(
             "ferroccl sim --scenario f3 --set trials=5 --json --plot {}",
@@ -348,7 +349,7 @@ mod tests {
             ("ferroccl sim --scenario f10 --seeds 0", "give 1 to 1000"),
             ("ferroccl sim --scenario f10 --seeds 1001", "give 1 to 1000"),
             ("ferroccl sim --scenario job --set algorithm=99", "a number from 0 to 6"),
-            ("ferroccl sim --scenario job --set failed=16", "repair some"),
+            ("ferroccl sim --scenario job --set failed=16", "repair cables"),
             ("ferroccl sim --scenario job --set routing=6.6", "a number from 0 to 6"),
             (
                 "ferroccl sim --scenario f8 --set hosts=1024",

@@ -52,8 +52,8 @@ pub enum SimError {
     },
     /// A network given for an experiment that runs only on the network of Meta's paper.
     #[error(
-        "{scenario} tests the paper's claims about the paper's own network; leave out --on, or run \
-         an experiment for any network: {which}"
+        "{scenario} tests claims of Meta's paper on RoCE about the paper's own network; leave out \
+         --on, or run an experiment for any network: {which}"
     )]
     OwnNetwork {
         /// Name of the experiment.
@@ -98,8 +98,8 @@ pub enum SimError {
     /// (or streams, or flows) are not done.
     #[error(
         "the simulation stopped after {after_s:.6} simulated seconds, and {open} of {ranks} ranks \
-         or flows are not done; number {rank} waits for {waiting}. This is an error of the \
-         simulator or of the schedule: please report it with the command and the seed"
+         or flows are not done; rank or flow {rank} waits for {waiting}. This is an error of \
+         the simulator or of the schedule: please report it with the command and the seed"
     )]
     Stuck {
         /// Simulated time when the simulation was given up, in seconds.

@@ -1,10 +1,11 @@
 //! Event-driven simulation of flows on links, with the rates of [`Shares`]: finds each flow's end.
 //!
-//! Rates are recomputed when flows begin or end, but at most once every [`Flows::settle_s`]. Until
-//! then, a new flow gets the capacity that is left on its links, including that of ended flows. The
-//! other flows keep their rates, so no link exceeds its capacity. With an interval of 0 the result
-//! is exact. If thousands of flows end one after another, even an interval that is a small part of
-//! the time of one flow makes the simulation much faster.
+//! Rates are recomputed when flows begin or end, but at most once per interval of
+//! [`Flows::settle_s`]. Until the rates are recomputed, a new flow gets the capacity left on its
+//! links, including that of ended flows. The other flows keep their rates, so no link exceeds its
+//! capacity. With an interval of 0 the result is exact. If thousands of flows end one after
+//! another, even an interval that is a small part of the time of one flow makes the simulation much
+//! faster.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +25,7 @@ pub struct Ended {
 /// Load of links, for routing schemes that compare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// Sum of the weights of the flows on each link.
+    /// Per link: sum of the weights of its flows. A weight is the part of a flow on the link.
     flows: &'a [f64],
     /// Capacity of each link, in bytes per second.
     capacity: &'a [f64],
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_over_several_paths_is_as_fast_as_all_of_them() {
+    fn a_flow_spread_over_two_links_uses_the_capacity_of_both() {
         let mut flows = Flows::new(&network(), 0.0);
         let spread = Path { links: vec![(0, 0.5), (2, 0.5)], latency_s: 0.25 };
         flows.begin(&spread, 8.0, f64::INFINITY, 7);
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_of_nothing_ends_at_once_and_a_limit_holds() {
+    fn a_flow_of_0_bytes_ends_at_once_and_a_flow_keeps_its_rate_limit() {
         let mut flows = Flows::new(&network(), 0.0);
         flows.begin(&path(&[0]), 0.0, f64::INFINITY, 0);
         flows.begin(&path(&[0]), 1.0, 0.25, 1);
@@ -426,12 +427,12 @@ mod tests {
                     let most = on.into_iter().fold(0.0, f64::max);
                     used >= capacity[*link as usize] * (1.0 - 1e-9) && *rate >= most - 1e-9
                 });
-                prop_assert!(bottleneck, "{links:?} at {rate}");
+                prop_assert!(bottleneck, "flow over {links:?} at rate {rate} has no bottleneck");
             }
         }
 
         #[test]
-        fn all_bytes_arrive_and_order_changes_nothing(
+        fn all_bytes_arrive_and_ends_do_not_depend_on_the_order_of_flows(
             flows in some_flows(), settle in prop_oneof![Just(0.0), Just(0.5)],
         ) {
             let (at, done) = ends(&flows, settle);

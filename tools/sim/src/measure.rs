@@ -21,7 +21,8 @@ pub struct Striping {
     pub most: f64,
 }
 
-/// Measures how evenly `amounts`, by link, are spread over the uplinks of a tier's children.
+/// Measures how evenly `amounts`, one amount per link of the network, are spread over the uplinks
+/// of a tier's children: hosts, or groups of the tier below (see [`crate::network`]).
 #[must_use]
 pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Striping {
     let below = network.plan().fabric.below(tier);

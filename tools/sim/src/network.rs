@@ -1,10 +1,11 @@
 //! A fabric and its hosts as links, each in one direction.
 //!
-//! A link stores only its capacity; its ends are computed. A *cable* of tier t goes from a *child*
-//! (a host, or a group of the tier below) up to a switch of the child's group. Each child of a tier
-//! has `n` cables, wired alike, so cable `c` of the tier is cable `c mod n` of child `c / n`.
-//! Each cable is two links, up and down. Each rank also has a link out of it, and one into it,
-//! within its host.
+//! A link stores only its capacity; its ends are computed. A *group* of a tier is a set of switches
+//! with all hosts below them (see [`ccl_model::topology::fabric`]). A *cable* of tier t goes from a
+//! *child* (a host if t is 0, else a group of tier t - 1) up to a switch of the group of tier t
+//! that contains the child. Each child of a tier has `n` cables, wired alike, so cable `c` of the
+//! tier is cable `c mod n` of child `c / n`. Each cable is two links, up and down. Each rank also
+//! has two links within its host, one out of the rank and one into the rank.
 
 use ccl_model::topology::fabric::{Fabric, Wiring};
 
@@ -61,7 +62,7 @@ struct Cables {
     /// Per NIC or switch below: index of its first cable among the cables of a child. One more
     /// entry marks the end.
     from: Vec<u32>,
-    /// Cables of a child by the switch above.
+    /// Per switch above: its cables to a child, as indices among the cables of the child.
     to: Vec<Vec<u32>>,
 }
 
@@ -93,9 +94,9 @@ impl Plan {
 pub struct Network {
     plan: Plan,
     tiers: Vec<Cables>,
-    /// First of the ranks' own links.
+    /// First of the links within hosts; each rank has two, out of it and into it.
     inner: u32,
-    /// Bytes per second, by link; 0 for one that has failed.
+    /// Per link: bytes per second; 0 if the link has failed.
     capacity: Vec<f64>,
     failed: u32,
     /// True if no link was made slower or faster; cut cables do not count.
@@ -283,7 +284,7 @@ impl Network {
         link.is_multiple_of(2)
     }
 
-    /// Returns the ends of a link by number: the NIC or switch below, and the switch above.
+    /// Returns the numbers of the ends of a link: the NIC or switch below, and the switch above.
     #[must_use]
     pub fn ends(&self, link: Link) -> Option<(u32, u32)> {
         self.place(link).map(|(tier, _, at)| self.tiers[tier].ends[at as usize])
@@ -371,8 +372,8 @@ impl Network {
             return Ok(first);
         }
         let meets = |tier: &usize| self.leads_up(0, from.host, from.nic, to, *tier);
-        let cut = "the cables between them have failed, or their rails never meet; repair some, \
-                   or send by NICs of one rail";
+        let cut = "the cables between them have failed, or their rails never meet; repair \
+                   cables, or send by NICs of one rail";
         (first..self.tiers.len()).find(meets).ok_or_else(|| no_path(cut))
     }
 

@@ -161,7 +161,7 @@ pub struct Report {
     pub name: String,
     /// Title of the experiment.
     pub title: String,
-    /// Claim of the source.
+    /// Published claim that the experiment tests; empty if there is none.
     pub source: String,
     /// Network that the experiment ran on, unless it is the experiment's own.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,9 +1,10 @@
 //! Rates of flows on shared links: max–min fairness by progressive filling.
 //!
 //! All rates grow equally until a link is full; then the rates of its flows are fixed and the
-//! others keep growing. The result is the only allocation where no flow can get more without taking
-//! from a flow with as much or less. A flow that is spread over several paths puts only a part of
-//! its rate (a *weight*) on each link. A flow may also have its own limit.
+//! others keep growing. The result is the only allocation in which a flow can get a higher rate
+//! only if another flow, with the same or a lower rate, gets less. A flow that is spread over
+//! several paths puts only a part of its rate (a *weight*) on each link. A flow may also have its
+//! own limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,15 +34,18 @@ impl Ord for Ordered {
 pub struct Shares {
     /// Links that flows take, in the order of their first flow.
     touched: Vec<Link>,
-    /// Per link: its index in `touched`; valid if the link's `round` equals `number`.
+    /// Per link: its index in `touched`; valid only if the link's entry in `round` equals `number`,
+    /// which changes with each call.
     dense: Vec<u32>,
     round: Vec<u32>,
     number: u32,
-    /// Capacity left of every touched link.
+    /// Per touched link: the capacity that is left.
     left: Vec<f64>,
+    /// Per touched link: the sum of its weights, over the flows whose rates are not fixed yet.
     weight: Vec<f64>,
     /// Per touched link: index of its first flow in `members`.
     first: Vec<u32>,
+    /// Flows of the touched links, link by link.
     members: Vec<u32>,
     fixed: Vec<bool>,
     heap: BinaryHeap<Reverse<(Ordered, u32)>>,

@@ -34,9 +34,10 @@ pub struct RunParams {
     pub order: Order,
     /// Bytes of a message; infinite for one message per queue pair.
     pub message_bytes: f64,
-    /// Messages of a stream in flight at a time.
+    /// Largest number of messages that a stream has in flight at a time.
     pub in_flight: u32,
-    /// Streams of one sender in flight at a time; the others follow in their order.
+    /// Largest number of streams that a sender has in flight at a time; its other streams follow in
+    /// the order in which they are given.
     pub peers: u32,
     /// Overhead of each work request in bytes on the wire: request, acknowledgement, and a partly
     /// filled last packet.
@@ -84,7 +85,8 @@ struct State {
     messages: u64,
     message_bytes: f64,
     under_way: u32,
-    /// Per queue pair: the time when its last byte left, in seconds; none if no part has ended yet.
+    /// Per queue pair: the time when a part of a message last ended on it, in seconds; none if no
+    /// part has ended yet.
     left_s: Vec<Option<f64>>,
     /// Per queue pair: the bytes in flight.
     pair_bytes: Vec<f64>,
@@ -105,7 +107,8 @@ struct Run<'a> {
     outcome: Outcome,
     /// Streams of each sender that have not begun, the next one last.
     waiting: BTreeMap<Port, Vec<usize>>,
-    /// Parts in flight, by tag: stream, message, queue pair and bytes.
+    /// Per tag of a flow: the stream, message, queue pair and bytes of the part that it carries.
+    /// `free` has the tags of flows that have ended.
     parts: Vec<(u32, u64, u32, f64)>,
     free: Vec<u32>,
 }
@@ -209,7 +212,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the queue pair of a whole message.
+    /// Returns the queue pair of a message that is not split.
     fn pair(&self, index: usize, number: u64) -> u32 {
         let in_turn = (number % u64::from(self.params.pairs)) as u32;
         if self.params.order != Order::LoadAware {

@@ -18,8 +18,9 @@ struct Host {
 }
 
 impl Plan {
-    /// Creates the plan of the first `hosts` hosts of a cluster, or of all its hosts. Ranks are on
-    /// the seats of each host ([`Machine::seats`]), and send by the NICs nearest to them. If hosts
+    /// Creates the plan of the first `hosts` hosts of a cluster, or of all its hosts. Each host has
+    /// a rank on each of its seats, which are its accelerators, or else its NUMA nodes
+    /// ([`Machine::seats`]). Ranks send by the NICs nearest to them. If hosts
     /// differ in speed, the plan has the lowest bandwidths and the highest latency.
     ///
     /// # Errors
@@ -176,7 +177,7 @@ mod tests {
         let (from, to) = network.ports(0, 8 + 3, 1);
         assert_eq!((from, to), (Port { host: 0, nic: 13 }, Port { host: 1, nic: 13 }));
         assert_eq!(network.meeting(from, to), Ok(0));
-        // Spines join the rails of a unit.
+        // Spines join the rails of a SuperPOD's scalable unit.
         let network = Network::new(plan("superpod-256")).unwrap();
         let (from, to) = network.ports(0, 8 + 3, 0);
         assert_eq!((from.nic, to.nic, network.meeting(from, to)), (0, 3, Ok(1)));

@@ -49,7 +49,7 @@ impl Call {
         Ok(Call { algorithm, bytes })
     }
 
-    /// Returns the number of elements of each block.
+    /// Returns the number of elements of each block of the buffers (see [`ccl_core::algorithm`]).
     #[must_use]
     pub fn count(&self, ranks: u32) -> usize {
         let seat = Seat { collective: self.algorithm.collective, rank: 0, ranks, root: 0 };
@@ -121,10 +121,10 @@ impl Job {
     /// Returns the streams that a call of the job sends between hosts, each from a NIC to a NIC.
     ///
     /// Each of the `rings` rings has an equal part of the buffer. Ring `r` rotates the ranks within
-    /// every host by `r`. A ring leaves a host by one NIC only, so all NICs are in use if there are
-    /// as many rings as NICs, as in NCCL. The streams of one sender are ordered by the receiver's
-    /// host. The order is that of the job's hosts, but it begins after the sender's host and wraps
-    /// around.
+    /// every host by `r`. A ring leaves a host by one NIC only, and the rotation makes different
+    /// rings use different NICs; so all NICs are in use if there are as many rings as NICs, as in
+    /// NCCL. The streams of one sender are ordered by the receiver's host. The order is that of the
+    /// job's hosts, but it begins after the sender's host and wraps around.
     ///
     /// # Errors
     ///

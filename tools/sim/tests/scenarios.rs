@@ -27,7 +27,7 @@ fn reports() -> Vec<Report> {
 
 /// Checks that the page shows the measured results. `FERROCCL_TEST_WRITE=1` updates the page.
 #[test]
-fn the_page_shows_what_comes_out() {
+fn the_page_shows_the_measured_results() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/simulator.md");
     let page = std::fs::read_to_string(path).unwrap();
     let (head, shown) = page.split_once(BEGIN).unwrap();

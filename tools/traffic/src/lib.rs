@@ -44,7 +44,7 @@ impl Traffic {
     }
 }
 
-/// Collective with blocks of equal length, and its algorithm.
+/// Collective with blocks of equal length (see [`ccl_core::algorithm`]), and its algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
     /// Algorithm of the collective.
@@ -100,9 +100,9 @@ impl Sent<'_> {
 }
 
 /// Returns bus bandwidth divided by algorithm bandwidth, as in nccl-tests: the bytes that the best
-/// algorithm sends over the busiest link, divided by the bytes of the call. The factor is
-/// `2 (n − 1) / n` for all_reduce, `(n − 1) / n` for collectives in which one of a rank's `n` parts
-/// need not travel, and 1 for the rest.
+/// algorithm sends over the busiest link, divided by the bytes of the call. With `n` ranks,
+/// the factor is `2 (n − 1) / n` for all_reduce, `(n − 1) / n` for collectives in which one of a
+/// rank's `n` parts stays on the rank, and 1 for the rest.
 #[must_use]
 pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     use Collective as C;
@@ -151,7 +151,7 @@ mod tests {
         // 2 (n - 1) / n of the buffer.
         let expected = (0..4).map(|rank| ((rank, (rank + 1) % 4), 3_840)).collect();
         assert_eq!(bytes, expected);
-        // Parts begin at cache lines, as in a real call: 400 elements are 96, 112, 96 and 96.
+        // Parts begin at cache lines, as in a real call: parts of 96, 112, 96 and 96 elements.
         let odd = Sent { count: 400, ..sent }.by_all().unwrap();
         assert_eq!(odd.values().sum::<u64>(), 2 * 3 * 1_600);
         assert!(odd.values().all(|bytes| bytes % 64 == 0));

@@ -99,7 +99,7 @@ pub fn text(traffic: &Traffic) -> String {
 ///
 /// # Errors
 ///
-/// None is known, because all values are numbers.
+/// No error is known to occur: all values are numbers.
 pub fn json(traffic: &Traffic) -> Result<String, String> {
     let Traffic { ranks, interval_s, ref intervals } = *traffic;
     let file = File {
@@ -154,7 +154,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// When the header is invalid; the error does not have the position.
+    /// When the header is invalid. The error names neither the file nor the line.
     fn new(ranks: u32, interval_s: f64, intervals: Option<u64>) -> Result<Reading, String> {
         if ranks == 0 || ranks > RANKS_MAX {
             return Err(format!("ranks={ranks}: give 1 to {RANKS_MAX}"));
@@ -179,7 +179,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// When the row is wrong; the error does not have the position.
+    /// When the row is wrong. The error names neither the file nor the row; the caller adds both.
     fn row(&mut self, Row(interval, source, destination, bytes): Row) -> Result<(), String> {
         let Reading { traffic: Traffic { ranks, intervals, .. }, .. } = self;
         for rank in [source, destination] {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_matrix_is_read_back_unchanged() {
         let some: Bytes = [((0, 1), 7), ((3, 2), u64::MAX - 8)].into();
         for intervals in [vec![], vec![Bytes::new()], vec![Bytes::new(), some, Bytes::new()]] {
             let traffic = Traffic { ranks: 4, interval_s: 1.0 / 3.0, intervals };
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named_with_what_to_do() {
+    fn a_wrong_line_is_refused_with_its_number_and_the_reason() {
         for (row, said) in [
             ("0,0,4,1", "there is no rank 4: the 4 ranks are 0 to 3; raise ranks="),
             ("0,99999999999,1,1", "there is no rank 4294967295"),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_head_is_named_with_what_to_do() {
+    fn a_wrong_header_is_refused_with_the_reason() {
         for (change, to, said) in [
             ("# ranks=4\n", "", "m.csv:2: # ranks= is missing; write it above"),
             ("interval_s", "seconds", "# interval_s= is missing"),
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_as_strict() {
+    fn json_is_checked_as_strictly_as_text() {
         let row = |row: &str| format!("{{\"ranks\": 4, \"interval_s\": 0.5,\n\"rows\": [{row}]}}");
         assert_eq!(parse("m.json", &row("[0, 0, 1, 5]")).unwrap().whole(), [((0, 1), 5)].into());
         for (given, said) in [

@@ -65,8 +65,8 @@ impl Links {
         }
     }
 
-    /// Returns length and tag of the next message, which has arrived. The length is not checked
-    /// yet.
+    /// Returns the length and the tag of the next message, which must have arrived. The length is
+    /// not checked yet.
     #[inline]
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         match self.mapped.duplex(link) {
@@ -146,7 +146,8 @@ impl Links {
         self.messages.as_deref()
     }
 
-    /// Takes the message links, so that the caller can use them for other links.
+    /// Takes these links apart, and returns the message links, from which the caller can make
+    /// another `Links`.
     #[must_use]
     pub fn into_messages(self) -> Option<MessageLinks> {
         self.messages.map(|messages| *messages)

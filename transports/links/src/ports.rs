@@ -32,8 +32,9 @@ pub struct Mismatch {
 /// The memory and arithmetic of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallMemory {
-    /// Exposed address of the input; `output` and `scratch` are exposed addresses, too. All three
-    /// are 0 for a group: its operands lie in many buffers, and their offsets are addresses.
+    /// Exposed address of the input; `output` and `scratch` are exposed addresses, too. For a
+    /// group of messages (sends and receives that move side by side), operands lie in many buffers:
+    /// the offset of each operand is its address, and all three fields are 0.
     input: usize,
     output: usize,
     scratch: usize,
@@ -50,8 +51,8 @@ impl CallMemory {
     ///
     /// Until the last fold of the call: `input`, `output` and `scratch` are valid for all bytes
     /// that the bound program touches (reads of input and output, writes of output and scratch),
-    /// input and output are disjoint or overlap exactly as the in-place form says, and nobody else
-    /// writes them or reads what is written.
+    /// input and output are disjoint or overlap exactly as in the collective's in-place form
+    /// ([`ccl_core::lower::Alias::of`]), and nobody else writes them or reads what is written.
     #[must_use]
     pub unsafe fn new(
         input: *const u8,
@@ -87,9 +88,9 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Returns the address of a task's result in the caller's buffers; none if the result is not
-    /// there. The result stays until the call ends or overwrites it. `terms` are the operands that
-    /// the task combines.
+    /// Returns the address of a task's result in the caller's buffers; none if these buffers do not
+    /// have the result. The result stays until the call ends or overwrites it. `terms` are the
+    /// operands that the task combines.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
@@ -141,7 +142,8 @@ pub struct CpuPorts {
 }
 
 // SAFETY: the pointers in `terms` and `targets` are dead between folds. The call has addresses
-// instead of pointers, and the contract of `CallMemory::new` holds on any thread, one at a time.
+// instead of pointers. The contract of `CallMemory::new` is not bound to a thread: it holds on any
+// thread that has the ports, and only one has them at a time.
 unsafe impl Send for CpuPorts {}
 
 impl CpuPorts {

@@ -128,9 +128,9 @@ impl Device for RailsDevice {
         Err(failed.unwrap_or(TransportError::Internal { what: "rails without a device" }))
     }
 
-    /// Registers memory with all devices, or with none. Memory that only some devices reach is
-    /// unreachable when they fail; unregistered memory is copied, and the copy can go over any
-    /// device.
+    /// Registers memory with all devices, or with none. Memory that only some devices can reach
+    /// would be unreachable after these devices have failed. The bytes of memory that is not
+    /// registered are copied instead, and the copy can go over any device.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
         self.register_with(region, Vec::new(), |_| false)
     }

@@ -11,12 +11,12 @@ use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, PutPath, Rail, Stage};
 use crate::rendezvous::{DeviceListeners, Dial, LinkId, LinkOrigin};
 
-/// Largest number of fragments by which a fragment may be ahead of the next expected one.
+/// Largest number of fragments by which a fragment of a note may be ahead of the next expected one.
 const EARLY_MAX: usize = 4096;
-/// Number of new shares after which shares of deregistered memory are dropped.
+/// Number of newly shared regions after which a link forgets all deregistered regions.
 const SHARES_STEP: usize = 64;
 
-/// A peer's memory, rail by rail.
+/// Memory of the peer: its number, and its handle on each rail that has access to it.
 #[derive(Debug)]
 struct Import {
     number: u32,
@@ -127,7 +127,7 @@ pub(crate) struct Link {
     outstanding: [usize; 2],
     pub(crate) notes: Notes,
     pub(crate) striping: Option<Striping>,
-    /// Memory that this side shares, by the numbers that the peer knows it by.
+    /// Memory that this side shares: for each region, the number that the peer uses, and the key.
     shares: Vec<(u32, MrKey)>,
     next_share: u32,
     shares_checked: usize,
@@ -302,14 +302,14 @@ impl Link {
         rails
     }
 
-    /// Forgets all memory that is known on a rail.
+    /// Forgets a rail's handles of the peer's memory.
     pub(crate) fn forget_rail(&mut self, rail: usize) {
         let entries = self.imports.iter_mut().filter_map(|import| import.rails.get_mut(rail));
         entries.for_each(|entry| *entry = None);
     }
 
     /// Returns the number by which the peer knows memory of this side. After every `SHARES_STEP`
-    /// new shares, shares that `is_registered` rejects are dropped.
+    /// newly shared regions, drops the regions that `is_registered` rejects.
     pub(crate) fn share(&mut self, key: MrKey, is_registered: impl Fn(MrKey) -> bool) -> u32 {
         if let Some((number, _)) = self.shares.iter().find(|(_, known)| *known == key) {
             return *number;
@@ -328,8 +328,8 @@ impl Link {
         self.shares.clone()
     }
 
-    /// Returns the addresses of this side's devices that the peer may not know; none once the peer
-    /// has dialled all of them.
+    /// Returns the addresses of this side's devices that the peer may not know; none if every rail
+    /// is connected or has an epoch above 0, since the peer has then dialled all these devices.
     pub(crate) fn addresses(&self) -> Vec<Note> {
         let is_new = |rail: &Rail| rail.epoch == 0 && rail.endpoint().is_none();
         if self.rails.iter().any(is_new) { self.addresses.clone() } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! Memory keys: a shared key holds the keys of all rails.
+//! Memory keys: the key that a side gives its peer holds the memory's keys on all rails.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_survive_their_journey_and_nonsense_does_not() {
+    fn keys_survive_encoding_and_invalid_bytes_are_not_decoded() {
         let some = |bytes: usize| Some(RemoteKey(vec![bytes as u8; bytes]));
         let memory = Theirs { number: 7, bytes: 1 << 40 };
         let keys = Keys { memory, rails: vec![some(37), None, some(255), some(1)] };
@@ -65,9 +65,9 @@ mod tests {
         assert_eq!(Keys::decode(&many.encode()), None);
     }
 
-    /// The record of a CTS has room for the keys of four rails.
+    /// Checks that the record of a CTS has room for the keys of four rails.
     #[test]
-    fn four_rails_of_rdma_fit_a_cts() {
+    fn the_keys_of_four_rdma_rails_fit_a_cts() {
         let rails = vec![Some(RemoteKey(vec![1; 37])); 4];
         let key = Keys { memory: Theirs { number: 1, bytes: 2 }, rails }.encode();
         assert!(key.0.len() + 33 <= ccl_core::transport::CTS_BYTES_MAX);

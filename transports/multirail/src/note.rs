@@ -4,8 +4,8 @@ use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Largest distance on one rail, in puts, from the oldest put that is not done to the newest. It
-/// bounds how far arrivals can be out of order, and so how many must be remembered.
+/// Largest distance on one rail, in puts, from the oldest put that is not done to the newest put.
+/// This bounds how far arrivals can be out of order, and so the number of arrivals to remember.
 pub(crate) const WINDOW: usize = 960;
 /// Largest overhead of a note, in bytes: its kind, a number, a flag and a length.
 const FIXED_BYTES: usize = 16;
@@ -20,7 +20,7 @@ const KEY_FIXED_BYTES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RailFailure {
     pub(crate) rail: u8,
-    /// Number of times that the rail had come back.
+    /// Number of times that the rail had come back when it failed.
     pub(crate) epoch: u32,
     /// Number of puts with an immediate that were done since the rail last came back.
     pub(crate) done: u64,
@@ -33,7 +33,7 @@ pub(crate) struct RailFailure {
 pub(crate) struct ArrivalReport {
     pub(crate) rail: u8,
     pub(crate) epoch: u32,
-    /// Number of puts that were done and have not arrived, which must be 0.
+    /// Number of puts that were done and have not arrived. If it is not 0, the link is lost.
     pub(crate) missing: u64,
     /// True for each put that has arrived, in the order of `RailFailure::open`.
     pub(crate) arrived: Vec<bool>,
@@ -42,7 +42,7 @@ pub(crate) struct ArrivalReport {
 /// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// Fragment of a user's note, by its number; `is_last` is true for the note's last fragment.
+    /// Fragment of a user's note, with its number; `is_last` is true for the note's last fragment.
     Fragment {
         number: u32,
         is_last: bool,

@@ -18,12 +18,12 @@ pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of remembered arrivals, enough to include every put that the peer may count as under way.
 const HEARD: usize = 2 * WINDOW;
 /// Number of consecutive puts of a rail whose immediates must all differ, so that the peer never
-/// takes a new put for an old one. The peer remembers the immediates of the last [`HEARD`] arrivals,
-/// and puts can arrive out of order by up to [`WINDOW`].
+/// takes a new put for an old one. The peer remembers the immediates of the last [`HEARD`]
+/// arrivals, and puts can arrive out of order by up to [`WINDOW`].
 const IMMEDIATES: usize = 4 * WINDOW;
 /// Number of different immediates that a user of this crate must use in turn for puts that would
 /// otherwise have equal immediates. When a rail fails, its peer tells puts apart by their
-/// immediates, so no immediate may occur twice among [`IMMEDIATES`] consecutive puts of a rail.
+/// immediates, so no immediate may occur twice among `IMMEDIATES` consecutive puts of a rail.
 /// With `TURNS` immediates, this holds even if the puts are spread evenly over [`RAILS_MAX`] rails.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
@@ -54,7 +54,7 @@ pub(crate) enum Stage {
     /// put of this side) is not done yet.
     Joining(EndpointId),
     Up(EndpointId),
-    /// The rail has failed, and the peer is asked which of these puts have arrived.
+    /// The rail has failed, and the peer is asked which of the puts in this report have arrived.
     Asking(RailFailure),
     /// The rail is down. It is tried again at the time `again`, if there is one.
     Down {
@@ -144,7 +144,7 @@ pub(crate) struct Load(CachePadded<AtomicUsize>);
 pub(crate) struct Rail {
     /// Index of this side's device that the rail uses.
     pub(crate) lane: usize,
-    /// Largest number of puts of data that the rail may have open, by the limit of that device.
+    /// Largest number of puts of data that the rail may have open: the limit of this side's device.
     depth: usize,
     pub(crate) stage: Stage,
     /// Number of times that the rail has come back.
@@ -491,7 +491,7 @@ impl Rail {
         self.stage = Stage::Joining(endpoint);
     }
 
-    /// Returns whether the rail is connected in this epoch.
+    /// Returns whether the rail is connected, and `epoch` is the epoch of this connection.
     pub(crate) fn is_epoch(&self, epoch: u64) -> bool {
         u64::from(self.epoch) == epoch && self.endpoint().is_some()
     }
@@ -512,7 +512,8 @@ impl Rail {
         if let (Stage::Joining(endpoint), true, true) = (&self.stage, self.proved, self.informed) {
             let endpoint = *endpoint;
             self.stage = Stage::Up(endpoint);
-            // A peer that is connected again has received all answers about the earlier connection.
+            // The peer has connected the rail again, too. It does so only after it has received the
+            // answer about the earlier connection, so the earlier arrivals are not needed any more.
             self.before = None;
         }
     }

@@ -20,7 +20,7 @@ use crate::shared::Shared;
 /// Random name of a link, the same in both processes.
 pub(crate) type LinkId = [u8; 16];
 
-/// Longest hello of the caller that a rail's hello may carry, in bytes.
+/// Longest hello of this crate's user that a rail's own hello may carry, in bytes.
 const TEXT_BYTES_MAX: usize = 64;
 /// Longest wait for the other rails after the first one has connected.
 const GATHER: Duration = Duration::from_secs(1);
@@ -83,8 +83,9 @@ impl Addresses {
 
 /// Shortens an address of rails by one step. Replaces the longest device address with the result of
 /// `shorter`. If this result is none, leaves out the last device; the listening side sends that
-/// device's address later, over the link. Returns none if `address` is no address of rails, or if
-/// `shorter` returns none and `address` has no more than `least` devices, or only one.
+/// device's address later, over the link. A device is left out only if the address has
+/// more than `least` devices, and more than one. Returns none if neither step is possible, or if
+/// `address` is no address of rails.
 #[must_use]
 pub fn shorten(
     address: &Address,
@@ -346,7 +347,7 @@ enum Attempt {
     Open(Box<dyn Connecting>),
     Connected(Connected),
     Failed(TransportError),
-    /// The rail was handed out, or is not dialled yet.
+    /// Nothing is to be polled: the rail was handed out, or is not dialled yet.
     Over,
 }
 
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_shortened_from_the_end() {
+    fn the_last_devices_are_left_out_once_no_address_can_be_shortened() {
         let known = [&b"one"[..], b"two", b"three"].map(|bytes| Address(bytes.to_vec())).to_vec();
         let mut address = Addresses { count: 3, known }.encode();
         let shorter = |Address(bytes): &Address| {

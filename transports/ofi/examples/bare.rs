@@ -204,7 +204,7 @@ impl End {
         let mut name = [0u8; ADDRESS_BYTES];
         let mut length = ADDRESS_BYTES;
         let into = name.as_mut_ptr().cast();
-        // SAFETY: there is that much room.
+        // SAFETY: `name` has room for `length` bytes.
         check("fi_getname", unsafe { fi_getname(endpoint, into, &raw mut length) })?;
         let mut own = Vec::from(name);
         own.extend([address, key].iter().flat_map(|word| word.to_le_bytes()));

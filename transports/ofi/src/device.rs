@@ -55,8 +55,8 @@ pub struct Options {
     pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). Messages are never
-    /// acknowledged: one may be done before it has reached the peer's memory, or even the peer's
-    /// provider.
+    /// acknowledged: a message may be done before it has reached the peer's memory, or even the
+    /// peer's provider.
     pub acknowledged: bool,
     /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which must be equal on all peers.
     pub eager_limit: String,

@@ -20,11 +20,12 @@ ccl_core::tunables! {
     pub(crate) struct OfiTunables {
         provider: String = String::new(), "FERROCCL_OFI_PROVIDER", Some("FI_PROVIDER"), true,
             "Provider of libfabric that ofi uses, such as efa or tcp; `ferroccl doctor --ofi` \
-             lists them. Empty takes efa, else tcp.";
+             lists the providers. If the setting is empty, ofi takes efa, else tcp.";
         eager_limit: String = String::new(), "FI_OFI_RXM_EAGER_LIMIT", None, false,
-            "Largest message, in bytes, that libfabric's tcp;ofi_rxm sends without asking the \
-             receiver. Only libfabric before 1.20 reads it. Two ranks with different values cannot \
-             connect. ferroccl sets 524288 for the ranks that it starts, unless this is set.";
+            "Largest message, in bytes, that libfabric's tcp;ofi_rxm sends without first asking \
+             the receiver. Only libfabric before 1.20 reads the variable. Two ranks with different \
+             values cannot connect. If the variable is not set, ferroccl sets it to 524288 for the \
+             ranks that it starts.";
     }
 }
 

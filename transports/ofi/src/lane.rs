@@ -1,4 +1,4 @@
-//! A lane: puts become writes, whose remote CQ data carries the immediate, or messages; completions
+//! A lane: puts become messages, or writes whose remote CQ data carries the immediate. Completions
 //! become events.
 
 use std::os::fd::AsFd;
@@ -32,8 +32,8 @@ use crate::tag::Layout;
 /// Largest number of reads of a completion queue in a row, so that a busy queue does not hold the
 /// caller.
 const TURNS_MAX: usize = 16;
-/// Interval of checks for notes and closed connections, while no link is being made or about to
-/// end.
+/// Interval of checks for notes and closed connections. Each poll checks while a link is being made
+/// or is about to end.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
@@ -57,16 +57,16 @@ pub(crate) struct OfiLane {
     process: Pid,
     memory: MemoryTable<Arc<Registered>, Shared>,
     number: u64,
-    /// Peers by the numbers of their [`EndpointId`]s; none for a detached peer or a skipped number.
-    /// Numbers are not used again.
+    /// Peers, indexed by the numbers of their [`EndpointId`]s. None for a detached peer, and for a
+    /// number that was skipped because its group failed. Numbers are not used again.
     peers: Vec<Option<Peer>>,
     /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
-    /// True if the provider may be done with a put before the peer's provider has it. Such a put
-    /// can be lost with an endpoint or a connection.
+    /// True if the provider may report a put as done before the peer's provider has the put. Such a
+    /// put can be lost if an endpoint closes early, or a connection of the provider breaks.
     is_done_early: bool,
     patience: PeerTimeouts,
     mode: Mode,
@@ -188,7 +188,7 @@ impl OfiLane {
         }
     }
 
-    /// Hands puts of one kind to the provider.
+    /// Hands a peer's waiting puts of one kind (control or data) to the provider.
     fn pump_kind(&mut self, endpoint: EndpointId, is_control: bool) {
         let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, .. } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
@@ -199,7 +199,8 @@ impl OfiLane {
         let (own, at) = own.route(addresses, is_control);
         let kind = usize::from(is_control);
         // EFA's provider has room for 16 writes in all to peers that have not answered a first
-        // write. A silent peer must leave room for the other peers.
+        // write. So such a peer gets no second write of the same kind, and room is left for writes
+        // to other peers.
         let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
         while let Some(mut write) = peer.waiting.pop(is_control) {
             if write.request.is_void() {
@@ -421,7 +422,9 @@ impl OfiLane {
         failures.for_each(|error| tracing::info!(error, "a packet of libfabric's protocol failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            // No endpoints are left after memory was withdrawn; all peers are lost then.
+            // If puts are writes, a group whose queue has failed has no endpoints. No group has
+            // endpoints once memory was deregistered in the middle of a request
+            // (`Posted::is_withdrawn`). In both cases, the group's peers are lost.
             if let Some(own) = endpoints.get(number / self.peers_max) {
                 peer.receive_messages(now, &self.patience, (own, self.peers_max), &mut notes);
                 if self.is_done_early {
@@ -474,7 +477,8 @@ impl OfiLane {
         }
     }
 
-    /// Closes the endpoints of each full group whose peers are all detached.
+    /// Closes the endpoints of each group that gets no new peers, because all its peer numbers are
+    /// used, and whose peers are all detached.
     fn close_groups(&mut self) {
         let mut posted = lock(&self.posted);
         for (group, peers) in self.peers.chunks_exact(self.peers_max).enumerate() {
@@ -738,7 +742,8 @@ impl Drop for OfiLane {
         for number in 0..self.peers.len() {
             self.close(EndpointId(number as u32));
         }
-        // The device may hold `posted` a moment longer, but the inbox is freed now.
+        // The device may hold `posted` a moment longer than this lane, and the inbox is freed with
+        // the lane. So the endpoints must close now.
         lock(&self.posted).close();
     }
 }

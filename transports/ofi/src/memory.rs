@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 
-/// Registrations that peers write to; the key of each is the peer's lane and endpoint.
+/// Registrations that peers write to, each found by the number of this side's lane to the peer and
+/// the peer's [`EndpointId`] there.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
 
 /// Registered memory. Each peer that it is shared with has a registration of its own, whose key is

@@ -43,8 +43,9 @@ pub(crate) struct Head {
     pub(crate) immediate: Option<u32>,
     /// Number of the put among those of the link.
     pub(crate) put: u64,
-    /// Key of the receiver's memory, and the offset of the part there.
+    /// Key of the receiver's memory.
     pub(crate) key: u64,
+    /// Offset of the part in the receiver's memory.
     pub(crate) offset: u64,
     /// Bytes of the whole put.
     pub(crate) total: u64,
@@ -108,7 +109,7 @@ pub(crate) struct Inbox {
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
 }
 
-// SAFETY: contexts hold only what the provider writes, from any thread.
+// SAFETY: only the provider uses the contents of contexts, and it may do so from any thread.
 unsafe impl Send for Inbox {}
 
 impl Inbox {
@@ -203,7 +204,7 @@ mod tests {
 
     /// A peer that begins puts and never ends them cannot use up memory.
     #[test]
-    fn a_peer_may_have_a_limited_number_of_incomplete_puts() {
+    fn the_number_of_incomplete_puts_of_a_peer_is_limited() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };
         let mut inbox = Inbox::new(&Domain::open(info).unwrap()).unwrap();
         let token = [0; TOKEN_BYTES];

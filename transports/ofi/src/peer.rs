@@ -25,20 +25,21 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// Interval at which the number of sent immediates is reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Largest number of reports of the same count of sent immediates. It is several times
-/// [`MISSING_TELLS`], since reports that come while the peer does not poll count as one.
-const TELLS_MAX: u32 = 60;
-/// Number of a peer's reports after which the peer is lost, if each report counts more immediates
-/// than have arrived here, and no immediate arrives between the reports. A peer that reports is
-/// running, so its provider makes progress.
+/// Number of consecutive reports of a peer after which this side gives the peer up, if each report
+/// counts more immediates than have arrived here, and none arrives in between. A peer that reports
+/// is running, so its provider makes progress: the missing immediates are lost, not late.
 const MISSING_TELLS: u32 = 10;
+/// Largest number of times that the same number of sent immediates is reported to a peer. The peer
+/// needs [`MISSING_TELLS`] reports to see a loss, but takes all reports that came since its last
+/// poll as one. So more reports are sent.
+const TELLS_MAX: u32 = 60;
 
 /// Longest waits for a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerTimeouts {
     /// Longest times for which the TCP connection may be broken.
     pub(crate) broken: BreakLimits,
-    /// Longest time that the peer's offer may take.
+    /// Longest time that the peer's [`Offer`] may take.
     pub(crate) joined: Duration,
 }
 
@@ -130,7 +131,7 @@ impl Waiting {
         self.of(is_control).pop_front()
     }
 
-    /// Puts a put back in front of the others of its kind.
+    /// Takes back a popped put, as the first of its kind.
     pub(crate) fn put_back(&mut self, write: Write) {
         self.of(write.request.is_control).push_front(write);
     }
@@ -161,9 +162,9 @@ pub(crate) struct Peer {
     pub(crate) puts: u64,
     /// Number of puts of data, and of control, that are not done.
     pub(crate) outstanding: [usize; 2],
-    /// Per kind, data and control: `handed` is true once a put was handed to the provider, and
-    /// `answered` once one is done.
+    /// True once a put was handed to the provider; one value for data, and one for control.
     pub(crate) handed: [bool; 2],
+    /// True once a put is done; one value for data, and one for control.
     pub(crate) answered: [bool; 2],
     /// Number of immediates that were sent.
     pub(crate) sent: u64,
@@ -186,7 +187,7 @@ pub(crate) struct Peer {
     pub(crate) ended: Option<(Instant, String)>,
     /// Time and reason of the first failure of a put to the peer; the peer may have left.
     pub(crate) failing: Option<(Instant, String)>,
-    /// Number of immediates that this side's last farewell counts; none before it.
+    /// Number of immediates that this side's last farewell counts; none before the first farewell.
     farewell: Option<u64>,
     /// True if this side sends its farewell as soon as all puts are done.
     pub(crate) is_leaving: bool,
@@ -252,7 +253,7 @@ impl Peer {
             return;
         }
         let mut words = Vec::new();
-        // After the peer's offer, both sides can connect to each other again.
+        // Once the peer's offer has come, a connection that breaks can be made anew.
         let may_break = self.to.is_some();
         let mut heard = self.side.receive(&mut words, may_break, now);
         if heard.is_ok() && may_break {
@@ -270,7 +271,7 @@ impl Peer {
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
-                    // The data that a write carries has no room for a greater number.
+                    // The remote CQ data of a write has no room for a greater number.
                     let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
                     let Some(offer) = offer else {
                         return self.lose("it sent an invalid offer of its endpoint".to_owned());
@@ -300,7 +301,7 @@ impl Peer {
         } else if self.to.is_none() && now.since(since) >= patience.joined {
             self.lose(format!(
                 "it did not send its endpoint's address within {:?}: is that process stopped, \
-                 or does its lane wait for something else?",
+                 or too busy to poll?",
                 patience.joined
             ));
         } else if self.has_all() {
@@ -312,7 +313,7 @@ impl Peer {
 
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
-            // The peer need not find out by itself.
+            // The peer is told of the loss, so that it need not find out by itself.
             self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             let is_told = reason.contains(&self.name);
             self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
@@ -389,8 +390,8 @@ impl Peer {
     }
 
     /// Sends this side's farewell, unless its last farewell still counts everything that was sent.
-    /// Another farewell is needed if puts of another rail are repeated here after a farewell.
-    /// Sends none after a failed put: the link is about to be lost.
+    /// Another farewell is needed if puts of another rail are repeated over this link after a
+    /// farewell. Sends none after a failed put: the link is about to be lost.
     pub(crate) fn leave(&mut self) {
         if self.failing.is_none() && self.farewell != Some(self.sent) {
             self.farewell = Some(self.sent);
@@ -399,8 +400,8 @@ impl Peer {
         }
     }
 
-    /// Returns whether the farewell is complete: all puts are done, and the peer knows their number
-    /// and, if `must_confirm`, has confirmed that they have arrived.
+    /// Returns whether the farewell is complete: all puts are done, a farewell that counts all
+    /// immediates is sent and, if `must_confirm`, the peer has confirmed that they have arrived.
     pub(crate) fn has_left(&self, must_confirm: bool) -> bool {
         let may_hear = self.ended.is_none() && self.sent > 0;
         self.is_done()

@@ -57,9 +57,9 @@ impl Posted {
         self.requests.clear();
     }
 
-    /// Ends the requests that read this memory. Only closing an endpoint ends a request. All
-    /// endpoints close if the provider may still complete such a request. Only the failed endpoints
-    /// close if all such requests are given up, because their completion queue has failed.
+    /// Ends the requests that read this memory. Only closing an endpoint ends a request. If all
+    /// these requests are given up, because their completion queues have failed, only the failed
+    /// endpoints close. If the provider may still complete any of them, all endpoints close.
     pub(crate) fn withdraw(&mut self, memory: &Arc<Registered>) {
         if self.requests.any_of(memory, false) {
             self.is_withdrawn = true;

@@ -20,8 +20,9 @@ pub(crate) const DATA_BYTES: usize = 4;
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
-/// First major version of [`LIMITED`] that does not read the variable: that of libfabric 1.20. It
-/// needs no variable there, because since libfabric 1.18 `tcp` is used without `ofi_rxm`.
+/// First major version of [`LIMITED`] that does not read the variable: that of libfabric 1.20. The
+/// transport does not need the variable there: over libfabric 1.18 and later it uses `tcp` without
+/// `ofi_rxm` by default.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.

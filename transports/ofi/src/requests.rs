@@ -13,7 +13,7 @@ use crate::memory::Registered;
 use crate::messages::{HEAD_BYTES, PART_BYTES};
 use crate::native::{Domain, LOCAL, Memory, RANGES_MAX, Range, transport_error};
 
-/// Heads in one registration.
+/// Number of message heads in one registration of memory.
 const CHUNK_HEADS: usize = 64;
 
 /// A request to the provider: a write, or one message of a put.
@@ -79,7 +79,7 @@ impl Heads {
     }
 }
 
-/// Requests that were posted to the provider, by the address of their contexts.
+/// Requests that were posted to the provider, each found by the address of its context.
 #[derive(Debug)]
 pub(crate) struct Requests {
     heads: Heads,
@@ -88,7 +88,8 @@ pub(crate) struct Requests {
     free: Vec<NonNull<Slot>>,
 }
 
-// SAFETY: the provider may write to contexts from any thread.
+// SAFETY: the slots belong to this value alone, whichever thread owns it. Nothing else uses
+// them but the provider, which may write to their contexts from any thread.
 unsafe impl Send for Requests {}
 
 impl Requests {
@@ -151,7 +152,7 @@ impl Requests {
         self.slots.values().filter_map(|slot| unsafe { &*slot.as_ptr() }.request.as_ref())
     }
 
-    /// Returns whether any request goes to the peer of an endpoint that `is_one` accepts.
+    /// Returns whether any request belongs to an endpoint that `is_one` accepts.
     pub(crate) fn any_to(&self, is_one: impl Fn(EndpointId) -> bool) -> bool {
         self.requests().any(|request| is_one(request.endpoint))
     }
@@ -161,8 +162,8 @@ impl Requests {
         self.requests().any(|one| one.is_given_up == is_given_up && one.reads(memory))
     }
 
-    /// Gives up the requests to the peers of the endpoints that `is_one` accepts. The completion
-    /// queue of these endpoints' group has failed.
+    /// Gives up the requests of the endpoints that `is_one` accepts, because the completion queue
+    /// of these endpoints has failed.
     pub(crate) fn give_up(&mut self, is_one: impl Fn(EndpointId) -> bool) {
         for slot in self.slots.values() {
             // SAFETY: the slots live until `clear` frees them, and the provider touches only the
@@ -204,7 +205,7 @@ impl Drop for Requests {
     }
 }
 
-/// A put that the provider has not taken yet.
+/// A put that the provider has not taken yet, or only in part.
 #[derive(Debug)]
 pub(crate) struct Write {
     ranges: [Range; 2],

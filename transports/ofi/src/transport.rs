@@ -33,11 +33,11 @@ impl OfiTransport {
         OfiTransport { functions: Some(functions), ..OfiTransport::new(provider, options) }
     }
 
-    /// Returns the provider's offers that can carry puts, one per device.
+    /// Returns the provider's offers (`fi_info`) that can carry puts, one per device.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
         let mut offers = Info::offers(self.functions.map_or_else(functions, Ok)?, &self.provider)?;
-        // As with FI_PROVIDER, the name of a provider without reliable datagram endpoints stands
-        // for that provider with a layer above it.
+        // A provider without reliable datagram endpoints of its own is used with a layer above it,
+        // as with FI_PROVIDER: the name `verbs` then stands for `verbs;ofi_rxm`.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);
         match offers.iter().any(is_exact) {

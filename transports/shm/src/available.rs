@@ -1,5 +1,5 @@
-//! Available memory. A larger allocation fails with an error instead of provoking the kernel's
-//! out-of-memory killer.
+//! Number of bytes that can still be allocated. This crate refuses larger allocations with an
+//! error, instead of provoking the kernel's out-of-memory killer.
 
 use std::path::Path;
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_with_the_least_free_memory_counts() {
+    fn the_group_with_the_least_free_memory_sets_the_limit() {
         let dir = std::env::temp_dir().join(format!("ccl-headroom-{}", std::process::id()));
         let v1 = dir.join("memory/a/b");
         let v2 = dir.join("x/y");

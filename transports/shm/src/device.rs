@@ -23,7 +23,7 @@ pub(crate) fn caps() -> Caps {
         written_early: false,
         register_bytes_min: 0,
         ordered: true,
-        // A length travels in 32 bits.
+        // The ring has 32 bits for the length of a message.
         message_bytes_max: 1 << 31,
         depth_max: DEPTH as usize,
         bandwidth_bytes_per_s: 1.0e10,

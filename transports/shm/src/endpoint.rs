@@ -89,7 +89,8 @@ impl ShmListener {
         Ok(())
     }
 
-    /// Counts a rejected connection; an error of this process is returned instead of counted.
+    /// Counts a rejected connection. An error of the operating system, which is not the peer's
+    /// fault, is returned and not counted.
     fn reject(&mut self, error: TransportError) -> Result<(), TransportError> {
         if matches!(error, TransportError::Os { .. }) {
             return Err(error);

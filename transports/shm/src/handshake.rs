@@ -1,5 +1,6 @@
 //! The handshake of two processes: they prove to each other that they know the secret, then each
-//! sends its ring (a descriptor). No descriptor is sent or taken before the other side's proof.
+//! sends the descriptor of its ring, the memory in which it receives immediates. No descriptor is
+//! sent or taken before the other side's proof.
 
 use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
@@ -137,7 +138,7 @@ impl Handshake {
                 Ok(())
             }
             Err(refusal) => {
-                // The farewell may fail to arrive; the peer is refused anyway.
+                // If this last message cannot be sent, the peer is refused all the same.
                 let _ = refusal.farewell.iter().try_for_each(|message| self.send(message, None));
                 Err(self.refused(&refusal.reason))
             }

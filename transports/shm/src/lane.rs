@@ -29,8 +29,8 @@ const FRESH: Duration = Duration::from_millis(50);
 /// Limit on a peer's offers of memory that are kept until they are mapped.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// Limit on offers that hold a descriptor of this process. Unit tests have a low limit, so that
-/// they reach it with few descriptors.
+/// Limit on a peer's offers that each hold an open descriptor in this process. Unit tests have a
+/// low limit, so that they reach it with few descriptors.
 pub(crate) const WAITING_MAX: usize = if cfg!(test) { 32 } else { 1024 };
 
 fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
@@ -66,14 +66,16 @@ struct Endpoint {
     link: Link,
     /// Keys of the memory that this side has shared.
     shared: BTreeMap<MrKey, RemoteKey>,
-    /// Memory that the peer has shared and this side has not mapped, by the peer's number for it.
+    /// Memory that the peer has shared and this side has not mapped, indexed by the number that the
+    /// peer gave the memory.
     offered: BTreeMap<u64, Offered>,
     /// Number of offers that hold a descriptor.
     waiting: usize,
     /// Counts of puts that are done and not yet reported: of data puts, then of control puts.
     unreported: [u32; 2],
-    /// Notes to the peer that the socket has not taken; `notes` holds the peer's unreported notes.
+    /// Notes to the peer that the socket has not taken.
     unsaid: VecDeque<Vec<u8>>,
+    /// Notes from the peer that are not yet reported.
     notes: Vec<Vec<u8>>,
     /// Time of the first poll.
     came: Option<Instant>,
@@ -278,7 +280,7 @@ impl Endpoint {
 #[derive(Debug)]
 pub(crate) struct ShmLane {
     memory: MemoryTable<File, Mapped>,
-    /// Endpoints by number; empty where detached. Numbers are not used again.
+    /// Endpoints, indexed by their numbers; none for a detached one. Numbers are not used again.
     endpoints: Vec<Option<Box<Endpoint>>>,
     /// Identifiers of puts that are done and not yet reported.
     done: Vec<u64>,
@@ -373,7 +375,7 @@ impl Lane for ShmLane {
         let peer = self.endpoint(endpoint)?;
         let Some(file) = registration.with else {
             return Err(TransportError::Unsupported {
-                what: "share memory that no allocate() of the device returned",
+                what: "share memory that was not allocated with the device's allocate()",
                 reason: "other processes cannot map such memory; share memory that allocate() \
                          returned",
             });

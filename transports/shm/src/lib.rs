@@ -3,8 +3,8 @@
 //! Memory is a sealed memfd, never a name in a file system, so a killed process leaves nothing
 //! behind. Peers connect at an abstract Unix socket with a random name. Descriptors pass over the
 //! socket only after the kernel has identified the peer and both sides have proved the secret. The
-//! socket then carries descriptors of shared memory and short notes, and hangs up when the peer
-//! dies.
+//! socket then carries descriptors of shared memory and notes ([`note`]), and hangs up when the
+//! peer dies.
 //!
 //! A put copies straight into the peer's memory; its immediate goes through a ring of slots in
 //! memory that the receiver allocated.
@@ -23,6 +23,7 @@
 //! shared, and allocate new memory instead of reusing it.
 //!
 //! [`detach`]: ccl_core::transport::Lane::detach
+//! [`note`]: ccl_core::transport::Lane::note
 
 mod address;
 mod available;

@@ -45,7 +45,8 @@ struct Mapping {
     process: Pid,
 }
 
-// SAFETY: an address range that nothing but `drop` uses.
+// SAFETY: the fields only describe an address range and the process that mapped it, and only `drop`
+// uses them.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_are_committed_at_once() {
+    fn an_allocation_commits_all_its_pages() {
         let segment = allocate(3 << 20).unwrap();
         assert_eq!(committed_bytes(&segment.file), 3 << 20);
         // The path for older kernels.

@@ -37,7 +37,7 @@ mod tests {
     use crate::memory;
 
     #[test]
-    fn a_ring_through_another_mapping_wakes_the_sleeper() {
+    fn a_doorbell_rung_through_another_mapping_wakes_the_sleeper() {
         let segment = memory::allocate(BYTES).unwrap();
         let other = memory::adopt(&segment.file, BYTES, "test").unwrap();
         assert_ne!(segment.region.start(), other.start());
@@ -49,15 +49,15 @@ mod tests {
             while other.word32(0).unwrap().load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            // The sleeper may be between announcement and sleep: a ring changes the word, which
-            // prevents the sleep, or ends it.
+            // The sleeper may have announced its sleep without sleeping yet: ringing changes the
+            // word on which it sleeps, which prevents the sleep, or ends it.
             ringer.ring();
         });
         assert!(begin.elapsed() < Duration::from_secs(10), "slept for {:?}", begin.elapsed());
     }
 
     #[test]
-    fn a_sleep_ends_by_itself() {
+    fn a_sleep_ends_after_its_timeout_if_nobody_rings_the_doorbell() {
         let segment = memory::allocate(BYTES).unwrap();
         let owner = Doorbell::new(&segment.region, parking()).unwrap();
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! The connecting side. It dials the addresses of a location a short time apart, then does the
+//! The connecting side. It dials the addresses of a [`Location`] a short time apart, then does the
 //! handshake with the first address that answers. It does not wait for an answer before it dials
 //! the next address: a busy listener may answer late, and another program at an address may never
 //! answer.
@@ -26,8 +26,9 @@ pub struct Dialler {
     location: Location,
     setup: Setup,
     hello: Vec<u8>,
-    /// Addresses not dialled yet, the best last; the next one is due at `next_at`.
+    /// Addresses not dialled yet, the best last.
     waiting: Vec<SocketAddr>,
+    /// Time at which the next address is dialled, unless all dialled addresses fail earlier.
     next_at: Instant,
     dialled: Vec<(SocketAddr, OwnedFd)>,
     /// Sockets on which the hello was sent. Only the first in the list goes on with the handshake,

@@ -11,10 +11,11 @@ use ccl_core::time::Instant;
 /// that end.
 pub const FAREWELL_WITHIN: Duration = Duration::from_secs(4);
 
-/// Farewells of a lane's endpoints. Each endpoint has its own deadline; the waits overlap.
+/// Bounded waits for the leaving endpoints of a lane to deliver their last bytes. Each endpoint has
+/// its own deadline; the waits overlap.
 #[derive(Debug, Default)]
 pub struct ShutdownWait {
-    /// Times at which the waiting endpoints began to wait, by the endpoint's number.
+    /// Time at which each waiting endpoint began to wait; indexed by the endpoint's number.
     begun: BTreeMap<usize, Instant>,
 }
 
@@ -50,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_begin_together_are_waited_for_together() {
+    fn waits_that_begin_together_end_together() {
         let mut farewell = ShutdownWait::default();
         assert!(!farewell.is_over(at(10), WITHIN, &[1], Some(1)));
         assert!(!farewell.is_over(at(10), WITHIN, &[1, 2], Some(2)));
@@ -60,15 +61,15 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_begins_later_has_its_own_time_limit() {
+    fn a_wait_that_begins_later_has_its_own_time_limit() {
         let mut farewell = ShutdownWait::default();
         assert!(!farewell.is_over(at(0), WITHIN, &[1], Some(1)));
         assert!(!farewell.is_over(at(99), WITHIN, &[1, 3], Some(3)));
         assert!(farewell.is_over(at(100), WITHIN, &[1, 3], Some(1)));
         assert!(!farewell.is_over(at(198), WITHIN, &[1, 3], None));
         assert!(farewell.is_over(at(199), WITHIN, &[1, 3], None));
-        assert!(farewell.is_over(at(150), WITHIN, &[], None), "no endpoint is waited for");
-        assert!(!farewell.is_over(at(250), WITHIN, &[1], None), "a new wait has its own limit");
+        assert!(farewell.is_over(at(150), WITHIN, &[], None), "no endpoint waits any more");
+        assert!(!farewell.is_over(at(250), WITHIN, &[1], None), "a second wait must start anew");
     }
 
     #[test]

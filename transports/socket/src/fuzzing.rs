@@ -40,7 +40,8 @@ pub fn wire_interfaces(data: &[u8]) {
     }
 }
 
-/// Checks that a gate admits no stranger that lacks the secret, whatever bytes it sends.
+/// Checks that the listening side admits no stranger without the secret, whatever bytes the
+/// stranger sends.
 pub fn wire_shake(data: &[u8]) {
     let _ = stranger(data);
 }

@@ -15,11 +15,12 @@ use crate::{interface, socket};
 
 /// Limit on connections that have not proved the secret; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
-/// Time within which a stranger must name the gate's token, which only peers know.
+/// Time within which a connection must name the gate's token, which only peers know. A connection
+/// that has not named the token counts as a stranger.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Time that every stranger has, even if there are [`HALF_OPEN_MAX`] connections. After this
-/// time, a new connection, which may come from a peer that mends its link, can replace the oldest
-/// stranger.
+/// Age from which a stranger may be replaced. If [`HALF_OPEN_MAX`] connections are half open, a new
+/// connection replaces the oldest stranger of this age or more: the new connection may come from a
+/// peer that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// Extra time for a peer that has named the token and may be busy; also the time in which a peer
 /// must make all connections of a link.
@@ -63,7 +64,7 @@ impl Gate {
         Ok(Gate { socket, location, setup, half_open, rejected: 0 })
     }
 
-    /// Has peers try this address first, if the gate offers it.
+    /// Makes this address the first that peers try, if the gate offers it.
     pub fn prefer(&mut self, address: IpAddr) {
         self.location.addresses.sort_by_key(|one| one.ip() != address);
     }

@@ -61,8 +61,8 @@ mod tests {
             let hello = Hello { token: [1; 16], encrypts, resumes, text: b"rank 5".to_vec() };
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
-        assert_eq!(Hello::decode(&[1; 16]), None, "a truncated hello");
-        assert_eq!(Hello::decode(&[7; 17]), None, "a hello with unknown flags");
-        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "a hello that is too long");
+        assert_eq!(Hello::decode(&[1; 16]), None, "a truncated hello was decoded");
+        assert_eq!(Hello::decode(&[7; 17]), None, "unknown flags were decoded");
+        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "too long a text was decoded");
     }
 }

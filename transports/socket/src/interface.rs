@@ -11,15 +11,16 @@ use ipnet::IpNet;
 pub struct Filter {
     /// True if the filter takes all interfaces but the listed ones.
     exclude: bool,
-    /// True if names are whole, not prefixes.
+    /// True if `names` has whole names, not prefixes.
     exact: bool,
     names: Vec<String>,
     networks: Vec<IpNet>,
 }
 
 impl Filter {
-    /// Reads names or prefixes of names, and networks such as `10.0.0.0/8`, separated by commas. A
-    /// leading `=` matches whole names only, a leading `^` takes all others (both: `^=`).
+    /// Reads names or prefixes of names, and networks such as `10.0.0.0/8`, separated by commas.
+    /// After a leading `=`, only whole names match. After a leading `^`, the filter takes all
+    /// interfaces but the listed ones. `^=` combines both.
     #[must_use]
     pub fn parse(text: &str) -> Filter {
         let text = text.trim();
@@ -58,7 +59,8 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
     text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
 }
 
-/// Returns the addresses to offer to peers; the first is the most likely to be reachable.
+/// Returns the addresses to offer to peers; the first is the most likely to be reachable. `text` is
+/// the text of `filter`, for the error.
 ///
 /// # Errors
 ///
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn names_prefixes_and_networks_are_understood() {
+    fn a_filter_matches_by_name_by_prefix_or_by_network() {
         assert!(takes("eth,ib", "eth0", "10.0.0.1") && takes("eth,ib", "ib3", "10.0.0.1"));
         assert!(!takes("eth", "weth0", "10.0.0.1"));
         assert!(takes("=eth0", "eth0", "10.0.0.1") && !takes("=eth", "eth0", "10.0.0.1"));

@@ -19,11 +19,11 @@
 //! # Encryption
 //!
 //! With [`Setup::tls`], TLS 1.3 begins on each connection when both sides have proved the secret,
-//! so that a stranger costs no asymmetric cryptography. The server's key is not certified: it is
-//! made when a device is opened. Instead of checking that key, each side proves the secret once
-//! more, over keys exported from the session. A man in the middle who relays the first proofs has a
-//! different session with each side, and fails the second proof. A record that was changed on the
-//! way breaks the connection.
+//! so that a stranger costs no asymmetric cryptography. The key of the TLS server is made when a
+//! device is opened, and has no certificate. Instead of checking that key, each side proves the
+//! secret once more, over keys exported from the session. A man in the middle who relays the first
+//! proofs has a different session with each side, and fails the second proof. A record that was
+//! changed on the way breaks the connection.
 
 mod address;
 mod connection;

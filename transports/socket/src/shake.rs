@@ -1,5 +1,5 @@
-//! The handshake over a socket: messages, each after its length in two bytes. Only the proof
-//! inside TLS (see below), whose length is fixed, has no length before it.
+//! The handshake over a socket: messages, each preceded by two bytes with its length. Only the
+//! proof inside TLS (see below), whose length is fixed, is sent without a length.
 //!
 //! When both sides have proved the secret, the listening side sends its terms: whether it encrypts.
 //! If both sides encrypt, TLS begins, and each side proves the secret once more, over keys exported
@@ -168,8 +168,9 @@ impl SocketHandshake {
         // No byte past the handshake is read: frames follow it.
         let Some(message) = self.read()? else { return Ok(false) };
         match self.handshake.take(&message) {
-            // Refuse before proving anything: a peer that looks for another listener must try its
-            // next address.
+            // The peer looks for another listener. It is turned away before the challenge is sent,
+            // so that it tries its next address: after a challenge, a hang-up would mean to it that
+            // the secret was refused.
             Ok(_) if self.is_misled() => {
                 Err(self.refused("it was looking for another listener".to_owned()))
             }
@@ -188,7 +189,7 @@ impl SocketHandshake {
             }
             Err(Refusal { reason, farewell }) => {
                 farewell.iter().for_each(|message| self.send(message));
-                // The farewell may fail to arrive; the peer is refused anyway.
+                // If this last message cannot be sent, the peer is refused all the same.
                 let _ = self.flush();
                 Err(self.refused(reason))
             }

@@ -1,6 +1,6 @@
-//! The side connection of hardware that cannot connect by itself. It carries connection parameters
-//! and notes between the two sides. A broken side connection can be replaced. If it ends for good,
-//! the peer is gone.
+//! The side connection: a TCP connection beside the data path of hardware that cannot connect by
+//! itself. It carries connection parameters and notes between the two sides. A broken side
+//! connection can be replaced. If it ends for good, the peer is gone.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub enum SideMessage {
     Offer(Vec<u8>),
     /// This side has connected with the peer's offer.
     Ready,
-    /// Note of the user.
+    /// Note of the lane's user ([`ccl_core::transport::Lane::note`]).
     Note(Vec<u8>),
     /// Reason why the data path beside this connection has ended.
     Failed(String),
@@ -106,8 +106,9 @@ pub struct SideConnection {
     unacknowledged: VecDeque<Vec<u8>>,
     /// Number of messages that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
-    /// Number of messages received; `received_acked` is the number that this side has acknowledged.
+    /// Number of messages received, modulo 2^32.
     received: u32,
+    /// Value of `received` that this side has last reported to the peer.
     received_acked: u32,
     /// True on a new connection until the peer reports how many messages it has received.
     resumes: bool,
@@ -175,7 +176,7 @@ impl SideConnection {
             self.outgoing.extend_from_slice(&bytes);
         }
         self.unacknowledged.push_back(bytes);
-        // The next read notices the end of a connection.
+        // An error is ignored: the next read reports that the connection has ended.
         let _ = self.flush();
     }
 
@@ -293,7 +294,7 @@ impl SideConnection {
                     self.unacknowledged
                         .iter()
                         .for_each(|word| self.outgoing.extend_from_slice(word));
-                    // The next read notices the end of a connection.
+                    // An error is ignored: the next read reports that the connection has ended.
                     let _ = self.flush();
                 }
                 (FAREWELL, _) => return Err(SideEnd::Farewell),
@@ -361,7 +362,11 @@ mod tests {
                 other.receive(&mut received).unwrap();
                 one.receive(&mut Vec::new()).unwrap();
             }
-            assert_eq!(received, Vec::from_iter((0..said_before + 2).map(note)), "{heard_before}");
+            assert_eq!(
+                received,
+                Vec::from_iter((0..said_before + 2).map(note)),
+                "wrong messages; {heard_before} of {said_before} had arrived before the break"
+            );
             assert!(one.is_flushed());
             other.close();
             let end = one.receive(&mut Vec::new());

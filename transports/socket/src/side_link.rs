@@ -1,5 +1,5 @@
-//! A side connection that is made anew when it breaks. It carries connection parameters and notes
-//! for hardware that cannot connect by itself.
+//! A side connection (a TCP connection beside the data path) that is made anew when it breaks. It
+//! carries connection parameters and notes for hardware that cannot connect by itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::links::{Break, BreakLimits, Intent, Link, LinkId, Reconnector};
 use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
-/// Lower bound of the time limit for a repair. The dialling side may learn of a break only when its
-/// kernel's keepalive probe ([`KEEPALIVE`]) gets no answer.
+/// Lower bound of the time limit for a repair. In the worst case, the dialling side learns of a
+/// break only by a reset that answers its kernel's next keepalive probe ([`KEEPALIVE`]).
 const MENDED_WITHIN_MIN: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// One end of a link's side connection. A connection that breaks, for example because a middlebox
@@ -87,7 +87,8 @@ impl SideLink {
     }
 
     /// Returns whether a caller that waits for its messages to be sent can go on: everything is
-    /// sent, or the peer has been away for so long that the rest has to wait for its return.
+    /// sent, or the break is overdue ([`Break::is_overdue`]). Messages that are not sent then wait
+    /// until the break ends.
     pub fn is_settled(&self) -> bool {
         self.broken.as_ref().is_some_and(Break::is_overdue) || self.is_flushed()
     }

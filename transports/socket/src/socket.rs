@@ -108,8 +108,9 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
 
 /// Idle time before a keepalive probe; the shortest that Linux has.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Interval of unanswered probes. A connection breaks after `KEEPALIVES_MAX` of them: 20 minutes.
+/// Time after which an unanswered probe is repeated.
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
+/// Number of successive unanswered probes that break a connection: after 20 minutes.
 const KEEPALIVES_MAX: u32 = 120;
 
 /// Turns off Nagle's algorithm: small messages leave at once.

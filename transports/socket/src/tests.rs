@@ -64,7 +64,7 @@ fn both_ends_export_the_same_keys_and_each_channel_has_its_own() {
 }
 
 #[test]
-fn nothing_secret_is_shown() {
+fn debug_texts_show_neither_secrets_nor_keys() {
     let [(connection, _), _] = channel();
     let (protocol, secret, tls) = (protocol("p", 1), Secret([7; 32]), Tls::new().unwrap());
     let setup = Setup { protocol, secret, tls: Some(tls), congestion: None };

@@ -128,8 +128,8 @@ fn unusable(error: rustls::Error) -> TransportError {
     TransportError::Unusable { what: "TLS".to_owned(), reason }
 }
 
-/// Verifier that accepts every key whose private half the peer holds. The peer proves the secret
-/// once more, inside the session.
+/// Verifier that accepts every key whose private half the peer holds. That is enough, because the
+/// peer then proves the secret once more, inside the session.
 #[derive(Debug)]
 struct AnyKey(WebPkiSupportedAlgorithms);
 
@@ -178,8 +178,9 @@ pub struct Session {
     connection: Connection,
     /// Ciphertext from the socket.
     buffer: Vec<u8>,
-    /// Index of the first byte that the connection has not taken from the buffer.
+    /// Index of the first byte that rustls has not taken from the buffer.
     start: usize,
+    /// Index of the end of the ciphertext in the buffer.
     end: usize,
     /// True if the socket had no more bytes at the last read.
     is_dry: bool,
@@ -212,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Reads until all buffers are full or nothing is left, here or in the socket.
+    /// Reads until all buffers are full, or neither the session nor the socket has bytes left.
     pub(crate) fn read(&mut self, socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
         let (mut done, mut received) = (0, false);
         for buffer in into {
@@ -268,7 +269,8 @@ impl Session {
                 Got::Bytes(taken)
             }
             Err(error) => {
-                // Send the TLS alert if possible; otherwise the peer sees only the end.
+                // Send the TLS alert if possible; otherwise the peer sees only that the connection
+                // ends.
                 let _ = self.flush(socket);
                 self.end(ConnectionEnd::Forged(error.to_string()))
             }

@@ -355,7 +355,8 @@ impl Way for Ring {
             let (result, flags) = self.completion()?;
             self.sent += 1;
             if io_uring::cqueue::more(flags) {
-                // The next completion is the notification that the memory is free.
+                // The next completion is the notification that the memory is free. The highest bit
+                // of its result is set if the kernel copied the bytes.
                 let (usage, _) = self.completion()?;
                 self.copied += u64::from(usage as u32 >> 31);
             }

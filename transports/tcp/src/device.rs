@@ -22,7 +22,7 @@ pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 5);
 /// Largest number of connections per pair of ranks.
 const SOCKETS_MAX: u32 = 64;
 
-/// Smallest region whose pages are allocated only at first touch, in bytes.
+/// Size, in bytes, from which on the pages of a region are allocated only at first touch.
 const RESERVED_BYTES: usize = 1 << 20;
 
 /// Returns the capabilities of the device.
@@ -35,7 +35,7 @@ pub(crate) fn caps(options: &Options) -> Caps {
         register_bytes_min: 0,
         // Each stripe keeps its own order.
         ordered: options.sockets <= 1,
-        // A length travels in 32 bits.
+        // A frame's header has 32 bits for the length.
         message_bytes_max: MESSAGE_BYTES_MAX,
         depth_max: DEPTH_MAX,
         bandwidth_bytes_per_s: 2.0e9,

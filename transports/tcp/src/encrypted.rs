@@ -58,7 +58,7 @@ fn read(connection: &mut Connection, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_stripe_is_not_drained_before_the_socket_has_all() {
+fn a_stripe_is_not_drained_before_the_socket_has_taken_all_bytes() {
     let [one, mut other] = connections();
     let mut stripe = Stripe::new(one, false, None);
     let bytes = 250_000;
@@ -195,7 +195,7 @@ fn a_lane_finds_messages_that_the_kernel_does_not_report() {
         assert_eq!(lane.poll_timeout(), Some(Instant::ZERO), "{sockets} sockets");
         let begun = std::time::Instant::now();
         lane.sleep(Duration::from_secs(60));
-        assert!(begun.elapsed() < Duration::from_secs(10), "{sockets} sockets: slept on");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{sockets} sockets: the lane slept");
         lane.poll(ccl_clock::now(), &mut events).unwrap();
         let notes = events.iter().filter(|event| matches!(event, Event::Note { .. })).count();
         assert_eq!(notes, 1, "{sockets} sockets: {events:?}");

@@ -61,10 +61,11 @@ pub(crate) struct Endpoint {
     pub(crate) peer: String,
     reconnector: Reconnector,
     pub(crate) stripes: Vec<Stripe>,
-    /// The stripe of the next put.
+    /// Index of the stripe that takes the next put of data.
     turn: usize,
     inbox: Inbox,
-    /// True if puts are done as soon as they are written. The peer has the same setting.
+    /// True if a put is done as soon as it is written: the connection has taken all its bytes. The
+    /// peer has the same setting.
     done_when_written: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
@@ -205,7 +206,7 @@ impl Endpoint {
         events: &mut Vec<Event>,
     ) {
         let mut more = true;
-        // Bounds the reads: a stripe may always have more.
+        // Bounds the reads: a peer that keeps sending may never let the stripe run empty.
         for _ in 0..8 {
             let Endpoint { stripes, inbox, arrivals, done, .. } = self;
             let stripe = &mut stripes[stripe_index];

@@ -8,14 +8,16 @@ use ccl_memory::{Region, RegionError};
 use crate::error::ProtocolError;
 use crate::frame::Header;
 
-/// Limit on bytes that a redirect copies. A redirect that would copy more is refused.
+/// Limit on bytes that a redirect copies, because they arrived before the redirect. A redirect that
+/// would copy more is refused.
 const DIVERTED_BYTES_MAX: usize = 8 << 10;
 
 /// A redirect of the bytes of one put.
 #[derive(Debug)]
 struct Redirect {
-    /// Number of the shared memory to which the peer sends the redirected bytes, from `offset` on.
+    /// Number with which the peer names the shared memory that its put is addressed to.
     memory: u32,
+    /// Offset of the first redirected byte in that memory.
     offset: usize,
     into: RedirectTarget,
 }
@@ -30,7 +32,7 @@ pub(crate) struct RedirectTarget {
 /// Memory that is shared with one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// Shared regions by the number with which the peer names them.
+    /// Shared regions. The key is the number with which the peer names the region.
     regions: BTreeMap<u32, Region>,
     numbers: BTreeMap<MrKey, u32>,
     /// Next free number. A lower number without a region stands for withdrawn memory.
@@ -203,8 +205,8 @@ impl Inbox {
         }
     }
 
-    /// Redirects bytes that arrive for `from`. Returns false if their put has begun to arrive and
-    /// cannot be redirected any more, and none if the memory of `from` is not shared.
+    /// Redirects bytes that the peer addresses to `from`. Returns false if their put has begun to
+    /// arrive and cannot be redirected any more, and none if the memory of `from` is not shared.
     pub(crate) fn redirect<'a>(
         &mut self,
         from: LocalSlice,

@@ -14,9 +14,10 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// Limit on bytes that are read into the buffer past the end of a long frame. The next frame is
 /// probably long too, and its bytes should bypass the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
+/// Number of payload bytes from which on a frame counts as long.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Longest rest of a frame, in bytes, for which a stripe reads again at once although its last read
-/// has emptied the socket.
+/// Largest number of missing bytes of a frame for which a stripe reads again at once, although its
+/// last read has emptied the socket.
 const SOON_BYTES: usize = 128 << 10;
 /// Largest number of reads in one call of [`Incoming::read`].
 const READS_PER_TURN: usize = 64;
@@ -128,7 +129,9 @@ impl Incoming {
     }
 
     /// Returns whether the rest of a frame probably arrives soon. If more than [`SOON_BYTES`] are
-    /// missing, they first gather in the socket: while a stripe reads, the kernel receives no more.
+    /// missing after a read that has emptied the socket, the stripe does not read again at once,
+    /// and lets the bytes gather in the socket: while a stripe reads, the kernel takes no more
+    /// bytes into the socket.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }

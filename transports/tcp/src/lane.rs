@@ -31,7 +31,8 @@ use crate::writers::Writer;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
 /// Largest number of data puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Largest number of sockets that a lane reads without asking epoll which of them are ready.
+/// Number of sockets up to which a lane reads all its sockets, without asking epoll which of them
+/// are ready.
 const SOCKETS_TRIED: usize = 4;
 /// Largest number of sockets that one epoll call finds ready; others have their turn at the next
 /// call.
@@ -40,7 +41,7 @@ const READY_MAX: usize = 64;
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Number of polls between reads of the sockets while every poll has something to report.
 const READ_EVERY: u32 = 8;
-/// Largest number of reads, in one check of a farewell, whose bytes are discarded.
+/// Largest number of times that one check of a farewell reads from a socket, to discard the bytes.
 const UNHEARD_READS: usize = 64;
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
@@ -58,13 +59,13 @@ pub(crate) struct TcpLane {
     /// Process that made the lane. The child of a fork has the same sockets, and must send nothing.
     process: Pid,
     epoll: Arc<OwnedFd>,
-    /// Endpoints by number; empty where detached. Numbers are not used again.
+    /// Endpoints; the index is an endpoint's number, which is not used again. None once detached.
     endpoints: Vec<Option<Endpoint>>,
     sockets: usize,
     /// Endpoint and stripe of each socket that the last epoll call found ready.
     ready: Vec<u64>,
     checked: Instant,
-    /// Number of polls in a row that had something to report before they read any socket.
+    /// Number of polls in a row that had events even before the step that reads the sockets.
     unread: u32,
     /// True if a stripe is broken, or a lost peer has not been reported.
     troubled: bool,
@@ -138,8 +139,8 @@ impl TcpLane {
             // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
-        // Control puts do not wait for data. The memory that they offer to the peer bounds their
-        // number.
+        // Control puts do not wait for data, and need no limit here: credits and CTS offer memory
+        // of this side to the peer, and that memory bounds their number.
         if !is_control && peer.outstanding_data() >= DEPTH_MAX {
             return Ok(false);
         }
@@ -424,8 +425,8 @@ impl Lane for TcpLane {
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         let _writing = self.writer.begin();
         self.refresh();
-        // Acknowledges the frames that the previous call read, unless a credit posted since then
-        // has acknowledged them.
+        // Acknowledges here, not after the read below: a credit that the caller posts between two
+        // calls can acknowledge the frames that the earlier call read.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.acknowledge(now);
         }
@@ -496,7 +497,8 @@ impl Drop for TcpLane {
     }
 }
 
-/// Returns whether a stripe has bytes that a connected peer has not received.
+/// Returns whether a stripe has bytes that the peer's kernel has not received; false if the
+/// connection has ended.
 fn has_more_to_give(stripe: &Stripe) -> bool {
     let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return false };
     // Read and discard: closing with unread bytes would reset the connection.

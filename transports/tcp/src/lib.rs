@@ -10,8 +10,8 @@
 //!
 //! # Encryption
 //!
-//! Every stripe, and every stripe that replaces a broken one, has a TLS session of its own. A TLS
-//! record that was changed on the way breaks the connection, and its bytes are sent again. TLS
+//! Every connection, also one that replaces a broken connection, has a TLS session of its own. A
+//! TLS record that was changed on the way breaks the connection, and its bytes are sent again. TLS
 //! costs CPU time per byte: for encryption, for decryption, and for one or two copies besides the
 //! kernel's own. Each socket takes 64 KiB of memory, and up to 256 KiB more for encrypted bytes
 //! that wait to be sent; each message takes a few allocations. Compare `all_reduce_perf` with
@@ -73,11 +73,11 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time after a break for which the dialling side tries to reach the peer, at the
-    /// address of the connection that was made first. After this time the peer counts as gone.
+    /// Longest time after a break for which the dialling side tries in vain to reach the peer, at
+    /// the address of the link's first connection. After this time the peer counts as gone.
     pub resume_within: Duration,
     /// Longest time after a break within which a reachable peer must answer. If the peer is the
-    /// dialling side, it must dial again within this time. Later the peer counts as gone.
+    /// dialling side, it must dial again within this time. After this time the peer counts as gone.
     pub silent_within: Duration,
     /// True if TLS 1.3 encrypts all frames. All ranks need the same value. Needs the feature `tls`.
     pub tls: bool,

@@ -30,7 +30,7 @@ impl Drop for Mapping {
 }
 
 /// Reserves a zeroed region whose pages are allocated at first touch: most bytes sent to slots are
-/// redirected elsewhere ([`ccl_core::transport::Lane::redirect`]).
+/// redirected elsewhere ([`ccl_core::transport::Lane::redirect`]), so many pages stay untouched.
 pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
     let none = || TransportError::from(OutOfMemory { bytes });
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -1,4 +1,5 @@
-//! Sending half of a stripe: puts, kept until the peer has acknowledged them.
+//! Sending half of a stripe (one of the TCP connections over which a link's bytes are striped):
+//! puts, kept until the peer has acknowledged them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -21,9 +22,11 @@ pub(crate) struct Put {
     pub(crate) source: Region,
     /// Second part of the payload, sent after `source`.
     pub(crate) tail: Option<Region>,
-    /// Identifier for the completion; none for a note, and none once the completion is reported.
+    /// Identifier for the completion; none for a note. With [`Outgoing::done_when_written`], it is
+    /// taken out when the put is written, since the put is done then.
     pub(crate) id: Option<u64>,
-    /// False once the put is done because it was written; its memory may then change.
+    /// True while the put's memory holds its bytes. False once a put is done that the peer has not
+    /// acknowledged ([`Outgoing::done_when_written`]): its memory may change.
     pub(crate) has_bytes: bool,
     /// True for credits, CTS and notes, of which there are never many.
     pub(crate) is_control: bool,
@@ -44,10 +47,9 @@ pub(crate) struct Outgoing {
     data: usize,
     /// Number of frames of the queue that the socket has taken in full.
     sent: usize,
-    /// Number of bytes of the next frame that the socket has taken. If above 0, the frame's header
-    /// is `begun`.
+    /// Number of bytes of the next frame that the socket has taken.
     written: usize,
-    /// Header with which the writing of the next frame began.
+    /// Header with which the writing of the next frame began, if `written` is above 0.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
@@ -55,7 +57,7 @@ pub(crate) struct Outgoing {
     bare_written: usize,
     /// Number of puts and notes that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
-    /// True if puts are done as soon as they are written.
+    /// True if a put is done as soon as it is written: the connection has taken all its bytes.
     done_when_written: bool,
     /// Identifiers of puts that are written and not reported yet.
     written_out: Vec<u64>,
@@ -352,7 +354,7 @@ mod tests {
     fn acknowledging_frames_that_were_not_sent_is_an_error() {
         let mut outgoing = Outgoing::new(false);
         outgoing.push(put(1));
-        assert!(outgoing.acknowledge(1, &mut Vec::new()).is_err(), "the put is not sent yet");
+        assert!(outgoing.acknowledge(1, &mut Vec::new()).is_err(), "an unsent put is acknowledged");
         let (mut connection, _far) = pair();
         outgoing.write(&mut connection, 0).unwrap();
         assert!(outgoing.acknowledge(2, &mut Vec::new()).is_err());

@@ -19,12 +19,13 @@ pub(crate) struct Stripe {
     pub(crate) connection: Option<Connection>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
-    /// Current break; it ends when the peer has reported how many frames it has.
+    /// Current break; it ends when the peer has reported how many frames it has received.
     pub(crate) broken: Option<Break>,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent may be unread. A read after these bytes reports the break.
     pub(crate) write_failed: bool,
-    /// True after a break until the peer reports how many frames it has; no put is sent until then.
+    /// True after a break until the peer reports how many frames it has received; no put is sent
+    /// until then.
     pub(crate) resuming: bool,
     /// Number of frames received when an acknowledgement was last sent, modulo 2^32.
     pub(crate) acknowledged_frames: u32,
@@ -99,9 +100,10 @@ impl Stripe {
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
-    /// whether the farewell is queued. A stripe that is resuming queues the farewell at once,
-    /// without its frames. It could write them only after the peer has reported how many it has,
-    /// and a side that leaves may discard this report, so the farewell would wait for ever.
+    /// whether the farewell is queued. A stripe that is resuming queues the farewell at once, and
+    /// leaves its frames unwritten: it may write them only after the peer has reported how many it
+    /// has received. This side is leaving and may discard the report, so a farewell that waited for
+    /// the frames could wait for ever.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());
@@ -169,7 +171,7 @@ impl Stripe {
     }
 
     /// Replaces the connection by a new one, even if the old one was not known to be broken. The
-    /// break ends when the peer has reported how many frames it has.
+    /// break ends when the peer has reported how many frames it has received.
     pub(crate) fn replace_connection(&mut self, connection: Connection, now: Instant) {
         set_traffic_class(&connection, self.traffic_class);
         // If no break was known, the peer has ended the old connection.

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_class_of_notifications_is_used_unless_one_is_configured() {
+    fn the_class_of_notifications_is_used_unless_a_class_is_configured() {
         const INTERFACE: &str = "/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3";
         let choose = |asked, dscp: Option<&str>| {
             Control::choose(asked, 104, ("mlx5_0", 1, 3), |file| match file {

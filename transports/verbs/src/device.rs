@@ -96,8 +96,8 @@ impl Device for VerbsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        // The address is only a hint for peers, so an outdated address is good enough: a port
-        // without an address now may have one again when peers connect.
+        // The address is only a hint for peers. If the port has no usable address now, its last
+        // known address is used: the port may have that address again when peers connect.
         let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
         let own = gid::ip(located.choice.row.gid);
         // Peers try the port's own address first, so that the side connection takes the path of the

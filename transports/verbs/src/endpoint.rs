@@ -21,11 +21,13 @@ use crate::port::{Located, Port};
 use crate::queue_pair::{Put, QueuePair};
 use crate::{Options, status};
 
-/// Largest number of data puts outstanding on one endpoint, and of control puts that wait.
+/// Largest number of data puts outstanding on one endpoint. Also the limit on control puts (credits
+/// and CTS) that are not handed to the device yet, and on puts of the peer that arrived in part.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Position, in an immediate, of the field with the number of the put's parts minus one.
+/// Position, in an immediate, of the field that holds one less than the put's number of parts.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
-/// Longest reason of a failure that is sent to the peer, in characters: it must fit a side message.
+/// Longest reason of a failure that is sent to the peer, in characters of up to 4 bytes: the reason
+/// must fit a side message.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
 /// The UDP port of RoCE, version 2.
 const ROCE_PORT: u16 = 4791;
@@ -80,7 +82,7 @@ pub(crate) struct Endpoint {
     /// Number of bytes of the writes that are prepared or posted and not done. The lane's load
     /// includes them.
     pub(crate) under_way: usize,
-    /// Queue pairs with writes that are not handed to the device yet.
+    /// Indices of the queue pairs with writes that are prepared and not handed to the device yet.
     staged: Vec<usize>,
     /// True if the lane knows that the endpoint has something to [pump](Endpoint::pump).
     pub(crate) is_active: bool,
@@ -264,8 +266,8 @@ impl Endpoint {
         self.lost.is_some() || (are_empty && self.is_drained())
     }
 
-    /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may be freed. Appends
-    /// the ids of puts that are thereby done.
+    /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may be freed. Appends to
+    /// `done` the ids of puts that are thereby done.
     pub(crate) fn put(
         &mut self,
         put: &Put,
@@ -299,8 +301,8 @@ impl Endpoint {
     }
 
     /// Prepares waiting puts while there is room, at most `most` data puts among them, and hands
-    /// all prepared writes to the device. Appends the ids of puts that are thereby done. Returns
-    /// whether any waiting data puts were handed over.
+    /// all prepared writes to the device. Appends to `done` the ids of puts that are thereby done.
+    /// Returns whether any waiting data puts were handed over.
     pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
@@ -425,7 +427,7 @@ impl Endpoint {
         self.lose(reason);
     }
 
-    /// Handles a completion of this endpoint. Appends the ids of puts that are done.
+    /// Handles a completion of this endpoint. Appends to `done` the ids of puts that are done.
     pub(crate) fn completed(
         &mut self,
         name: WorkRequestId,

@@ -1,9 +1,10 @@
 //! Choice of one of a port's addresses by a rule, with the reason for the choice.
 //!
-//! The GID table of a RoCE port has a row for each IP address of the port's interface and each
-//! version of RoCE, and some rows may be empty. Only addresses of version 2 can be routed. Among
-//! the version 2 addresses of the requested family and networks, a routed address is better than a
-//! link-local one, IPv4 is better than IPv6, and among equals the lowest row wins.
+//! The GID table of a RoCE port has a row for each combination of an IP address of the port's
+//! interface and a version of RoCE, and some rows may be empty. Only version 2 can cross routers.
+//! Among the version 2 addresses of the requested family and networks, one that is not link-local
+//! (a routed address) is better than a link-local one, IPv4 is better than IPv6, and among equals
+//! the lowest row wins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -103,9 +104,8 @@ pub(crate) fn is_link_local(gid: [u8; 16]) -> bool {
 const OTHERS_MAX: usize = 7;
 
 /// Returns the indices of the two addresses that a link uses: one of the side that dialled, and one
-/// of the other side. Both sides pass the same arguments, and so agree. Two addresses of one IP
-/// family are better than two of different families. Then two addresses in one subnet are better,
-/// then two routed ones. Among equal pairs the first wins.
+/// of the other side. Both sides pass the same arguments, and so agree. The pair with the greatest
+/// key of [`merit_of`] wins, and among equal pairs the first.
 pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     let mut best = None;
     for (at, one) in dialler.iter().enumerate() {
@@ -119,10 +119,11 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     best.map_or((0, 0), |(_, found)| found)
 }
 
-/// Returns the sort key of a pair of addresses; the best pair has the greatest key. Pairs are
-/// ordered by a common family first, then by the number of common leading bits if both addresses
-/// are in one subnet, then by the merit of the worse address. A port does not report the length of
-/// its subnet's prefix: 24 bits are assumed for IPv4, and 64 for IPv6.
+/// Returns the sort key of a pair of addresses; the best pair has the greatest key. First, two
+/// addresses of one IP family are better than two of different families. Next comes the number of
+/// common leading bits (0 unless both addresses are routed and in one subnet), and last the merit
+/// of the worse address. A port does not report the length of its subnet's prefix: 24 bits are
+/// assumed for IPv4, and 64 for IPv6.
 fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     let (first, second) = (ip(one), ip(other));
     let merit = merit(first).min(merit(second));
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn routed_version_two_is_taken_and_the_rest_can_be_asked_for() {
+    fn a_routed_v2_address_is_chosen_unless_the_rule_requests_another() {
         assert_eq!(chosen(&Rule::default()), 5);
         assert_eq!(chosen(&Rule { family: Some(Family::V6), ..Rule::default() }), 7);
         let networks = vec!["192.168.0.0/16".parse().unwrap()];
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_told() {
+    fn a_choice_comes_with_its_reason() {
         let choice = Rule::default().choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap();
         assert_eq!(choice.why, "RoCE v2 over 10.0.0.1, which is routed");
         let local = Rule::default().choose(&table()[..2], IBV_LINK_LAYER_ETHERNET).unwrap();

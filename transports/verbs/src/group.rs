@@ -8,9 +8,9 @@ use crate::Options;
 use crate::queue_pair::QueuePair;
 
 /// Largest number by which [`Options::writes`] and [`Options::immediates`] are divided for a queue
-/// pair. Each queue pair has at least a quarter of them, even in a group of 16 queue pairs, since a
-/// rule of the policy may use only one queue pair. The queue pair for credits and CTS has a
-/// quarter, since credits and CTS are fewer than data puts.
+/// pair. Each queue pair has at least a quarter of either number, even if 16 queue pairs have one
+/// traffic class, since a rule of the policy may use only one of the 16. The queue pair for credits
+/// and CTS has a quarter, since credits and CTS are fewer than data puts.
 const SHARES_MAX: u32 = 4;
 /// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;

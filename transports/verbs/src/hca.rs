@@ -1,8 +1,9 @@
 //! Filter for devices and ports, in NCCL's syntax.
 
 /// Filter for devices: names or prefixes of names, each with or without a port, rail and plane
-/// (`mlx5_0:1:0:2`), separated by commas. After a leading `=`, only whole names match. After a
-/// leading `^`, all devices are taken except those that match. Both may be combined: `^=`.
+/// (`mlx5_0:1:0:2`, see [`Fabric`](ccl_core::transport::Fabric)), separated by commas. After a
+/// leading `=`, only whole names match. After a leading `^`, all devices are taken except those
+/// that match. Both may be combined: `^=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     exclude: bool,

@@ -47,7 +47,7 @@ const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 const BUDGET_NAP: Duration = Duration::from_micros(100);
 /// Longest time that failed queue pairs may take to report earlier completions.
 const LAST_WORDS: Duration = Duration::from_millis(20);
-/// Number of the completion queue in epoll, where endpoints have their own numbers.
+/// Data with which epoll reports the completion queue. For an endpoint, the data is its number.
 const QUEUE: u64 = u64::MAX;
 
 /// A lane of a port.
@@ -60,13 +60,13 @@ pub(crate) struct VerbsLane {
     /// nothing on them.
     process: Pid,
     epoll: Arc<OwnedFd>,
-    /// Endpoints by number; empty where detached. Numbers are not used again.
+    /// Endpoints; the index is an endpoint's number, which is not used again. None once detached.
     endpoints: Vec<Option<Endpoint>>,
     /// Numbers of endpoints with puts to post, in the order of their turns.
     active: Vec<usize>,
     load: Load,
-    /// True if every poll must check the endpoints: some are neither connected nor reported as
-    /// lost, or may have failed.
+    /// True if every poll must check the endpoints, because some may have failed, or may still be
+    /// connecting.
     unsettled: bool,
     queue: Arc<Queue>,
     /// Number of completions that the queue has room for, minus the number that its queue pairs may
@@ -168,10 +168,10 @@ impl VerbsLane {
         Ok(true)
     }
 
-    /// Posts prepared writes and waiting puts to the device. If the port's budget has refused a
-    /// data put since the last call, endpoints take turns of one data put each. If the budget
-    /// refuses a data put during this call, the call admits no more of them, and the next call
-    /// begins with the endpoint of the refused put.
+    /// Posts prepared writes and waiting puts to the device. Once the port's budget refuses a data
+    /// put, the call admits no more data puts, and the next call begins with the endpoint of the
+    /// refused put. If a data put was refused in the previous call or after it, endpoints take
+    /// turns of one data put each.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;

@@ -3,22 +3,23 @@
 //!
 //! # Connecting
 //!
-//! Two lanes connect over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
-//! Over this side connection they exchange their queue pairs, and the notes of their users. The
-//! side connection stays open: it carries the farewell of each side, and it breaks when the peer's
-//! process ends. Once the queue pairs are connected, a side connection that breaks while both sides
-//! live, for example because a middlebox drops it, is made anew, and nothing is lost.
+//! Two lanes connect over a TCP connection whose two sides prove the communicator's secret
+//! ([`ccl_socket`]). Over this side connection they exchange their queue pairs, and notes, which
+//! are short messages of their users. The side connection stays open: it carries the farewell of
+//! each side, and it breaks when the peer's process ends. Once the queue pairs are connected, a
+//! side connection that breaks while both sides live, for example because a middlebox drops it, is
+//! made anew, and nothing is lost.
 //!
 //! # Data
 //!
-//! A put becomes one write on one queue pair of its link, or several writes on as many queue pairs,
-//! as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The receiver counts parts,
-//! and relies on no order between them. Credits and CTS have a queue pair and a traffic class of
-//! their own. A short put is handed to the device with its bytes (inline). One post rings a queue
-//! pair's doorbell once for all its writes. Up to 16 writes in a row on a queue pair share one
-//! completion: only the last of them is signaled, and its completion covers the earlier ones. A
-//! peer can write to memory only with the memory's key. It gets the keys of all memory that is
-//! shared with it, and is trusted not to guess other keys.
+//! A put becomes one write on one queue pair of its link, or several writes (its parts), each on
+//! another queue pair, as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The
+//! receiver counts parts, and relies on no order between them. Credits and CTS have a queue pair
+//! and a traffic class of their own. A short put is handed to the device with its bytes (inline).
+//! One post rings a queue pair's doorbell once for all its writes. Up to 16 writes in a row on a
+//! queue pair share one completion: only the last of them is signaled, and its completion covers
+//! the earlier ones. A peer can write to memory only with the memory's key. It gets the keys of all
+//! memory that is shared with it, and is trusted not to guess other keys.
 //!
 //! # Failures
 //!
@@ -71,9 +72,10 @@ use tunables::RdmaTunables;
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Devices to use: names or prefixes of names, each with or without a port, rail and plane
-    /// (`mlx5_0:1:0:2`), separated by commas. After a leading `=`, only whole names match. After a
-    /// leading `^`, all devices are used except those that match.
+    /// Devices to use: names or prefixes of names, each with or without a port,
+    /// [rail](Fabric::rail) and [plane](Fabric::plane) (`mlx5_0:1:0:2`), separated by commas. After
+    /// a leading `=`, only whole names match. After a leading `^`, all devices are used except
+    /// those that match.
     pub devices: String,
     /// Interfaces whose addresses are offered to peers for side connections, as with TCP.
     pub interfaces: String,
@@ -89,8 +91,9 @@ pub struct Options {
     /// may use only some of the queue pairs. So five or more queue pairs together have room for
     /// more writes than this number.
     pub writes: u32,
-    /// Number of immediates that may come over a link before the lane is polled; queue pairs share
-    /// it in the same way as `writes`.
+    /// Number of immediates that may come over the queue pairs of one traffic class of a link
+    /// before the lane is polled. Each queue pair has room for at least a quarter of this number,
+    /// as with `writes`.
     pub immediates: u32,
     /// Number of completions that a lane's queue holds.
     pub completions: u32,
@@ -121,10 +124,11 @@ pub struct Options {
     /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
     /// Time after which links count as lost if their port is down, or if their peer cannot be
-    /// reached after a break of the side connection (for such a peer, at least 3 s).
+    /// reached after a break of the side connection. For an unreachable peer, a time below 3 s
+    /// counts as 3 s.
     pub link_within: Duration,
     /// Longest time for which a peer that can be reached may stay silent after a break of the side
-    /// connection; at least 3 s.
+    /// connection; a time below 3 s counts as 3 s.
     pub silent_within: Duration,
 }
 
@@ -162,8 +166,8 @@ fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
 }
 
 impl Options {
-    /// Reads the options of RDMA from a configuration; `link_within` is the longest time that a
-    /// port may be down.
+    /// Reads the options of RDMA from a configuration; `link_within` becomes
+    /// [`Options::link_within`].
     ///
     /// # Errors
     ///
@@ -334,7 +338,8 @@ impl VerbsTransport {
         ports
     }
 
-    /// Returns the position of a port in the fabric, by the hardware and the configuration.
+    /// Returns the position of a port in the fabric: the card and the link layer as the hardware
+    /// reports them, and the rail and the plane as the configuration names them.
     fn fabric(&self, port: &Port) -> Fabric {
         let card = Some(u64::from_be(port.limits.sys_image_guid)).filter(|guid| *guid != 0);
         let [rail, plane] =

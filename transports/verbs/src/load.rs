@@ -38,9 +38,10 @@ impl Load {
         Load { own: 0, port: shared, has_refused: false }
     }
 
-    /// Returns whether a put of `bytes` bytes may be sent now. A lane may always have its share of
-    /// the budget under way, and at least one put, because other lanes may be late to report their
-    /// bytes as done.
+    /// Returns whether a put of `bytes` bytes may be sent now; false after a refusal, until
+    /// `Load::ask_again`. Otherwise a lane may always have its share under way (the budget divided
+    /// by the number of the port's lanes), and at least one put, because other lanes may be late to
+    /// report their bytes as done.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
         let fits = there.saturating_add(bytes) <= budget_bytes;
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_of_a_port_share_its_budget_and_each_may_send_something() {
+    fn lanes_share_the_budget_of_a_port_and_an_idle_lane_may_send_one_put() {
         let mut lanes = [Load::new("x:1"), Load::new("x:1")];
         let mut stranger = Load::new("x:2");
         let [one, other] = &mut lanes;

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_survive_their_journey_and_nonsense_does_not() {
+    fn a_key_decodes_to_the_same_memory_and_invalid_bytes_to_none() {
         let shared = Shared { link: [3; 16], dialled: true, address: 1 << 40, bytes: 77, key: 9 };
         let key = shared.encode();
         assert_eq!(Shared::decode(&key), Some(shared));

@@ -11,8 +11,9 @@ pub(crate) const PAIRS_MAX: usize = 256;
 /// Offer of one side of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Preferred address of this side's port; `others` are further addresses of the port.
+    /// Preferred address of this side's port.
     pub(crate) gid: [u8; 16],
+    /// Further addresses of the port.
     pub(crate) others: Vec<[u8; 16]>,
     /// Address of the port in its InfiniBand subnet.
     pub(crate) lid: u16,
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_survive_their_journey_and_nonsense_does_not() {
+    fn encoded_offers_are_decoded_and_nonsense_is_refused() {
         let offer = Offer {
             gid: [4; 16],
             others: vec![[5; 16], [6; 16]],

@@ -150,8 +150,8 @@ impl Port {
             located.is_partial = self.is_ethernet() && gid::is_link_local(choice.row.gid);
             (located.choice, located.others) = (choice, others);
         }
-        // The `others` are offered to the peer, so rows that are gone are dropped: a link could
-        // choose such an address, and the device would then refuse to connect the queue pairs.
+        // The `others` are offered to the peer, so rows that are gone are dropped: if a link chose
+        // an address that is gone, the device would refuse to connect the queue pairs.
         let known = located.others.len();
         let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
         located.others.retain(is_there);
@@ -250,9 +250,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_devices_than_channel_adapters_are_refused() {
+    fn devices_that_are_no_channel_adapters_are_refused() {
         assert_eq!(unsuitable("1: CA\n"), None);
-        // EFA, iWARP, usNIC.
+        // EFA, iWARP, usNIC, and an empty type.
         for node_type in ["7: unspecified\n", "4: RNIC\n", "5: usNIC\n", "\n"] {
             let problem = unsuitable(node_type).unwrap();
             assert!(problem.contains("FERROCCL_TRANSPORT=ofi"), "{problem}");

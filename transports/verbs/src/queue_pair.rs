@@ -76,7 +76,8 @@ pub(crate) struct QueuePair {
     bytes: usize,
     /// Path to the peer, once connected.
     path: Option<Path>,
-    /// True if the queue pair has failed and reported all earlier completions.
+    /// True if the queue pair reports no more completions: it has failed and reported all earlier
+    /// ones, or it could not be stopped.
     pub(crate) is_flushed: bool,
     /// True if an inline write is done as soon as it is posted.
     early: bool,
@@ -103,7 +104,7 @@ impl QueuePair {
 
     /// Stops the queue pair: it carries no more writes.
     pub(crate) fn stop(&mut self) {
-        // If the queue pair cannot be stopped, nothing more will be flushed, so nothing is awaited.
+        // A queue pair that cannot be stopped flushes nothing, so its completions are not awaited.
         self.is_flushed = self.pair.stop().is_err();
     }
 
@@ -236,8 +237,8 @@ impl QueuePair {
         self.pair.post_staged()
     }
 
-    /// Counts the write of this number, and those before it, as done. Calls `done` with the indices
-    /// of their puts, and returns the number of their bytes.
+    /// Counts the write `number` and all earlier writes as done. Calls `done` with the indices of
+    /// these writes' puts. Returns the number by which [`QueuePair::bytes`] has become smaller.
     pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) -> usize {
         let left = self.posted.wrapping_sub(number).wrapping_sub(1) as usize;
         let mut freed = 0;

@@ -185,7 +185,7 @@ fn writes_wait_for_a_receive_request_and_fail_if_the_peer_is_gone() {
 }
 
 #[test]
-fn a_port_without_a_link_raises_an_event_and_delays_writes() {
+fn a_port_that_loses_its_link_raises_an_event_and_delays_writes() {
     let (mut one, other, memory) = joined();
     let context = Context::open(functions(), &other.device.name()).unwrap();
     other.device.set_link(false);
@@ -223,7 +223,7 @@ fn ports_are_listed_whether_they_can_be_used_or_not() {
 }
 
 #[test]
-fn the_rate_of_a_port_excludes_the_coding_of_its_lanes() {
+fn the_rate_of_a_port_excludes_the_overhead_of_line_coding() {
     let gigabits = |active_width, active_speed| {
         let attr = ibv_port_attr { active_width, active_speed, ..ibv_port_attr::default() };
         bytes_per_s(&attr).map(|rate| rate * 8e-9)

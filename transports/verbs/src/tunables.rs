@@ -6,12 +6,13 @@ ccl_core::tunables! {
     #[derive(Clone, Debug)]
     pub(crate) struct RdmaTunables {
         devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
-            "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
-             (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; the NCCL plugin reports \
-             both to NCCL), separated by commas. A leading = matches whole names only, a leading \
-             ^ excludes the names that follow. Empty takes all. The ranks of a host divide up the \
-             devices; each rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI, or \
-             else those of its NUMA node.";
+            "RDMA devices that verbs uses: names or prefixes of names, separated by commas. A name \
+             may have a port (mlx5_0:1), and then a rail and a plane of the network \
+             (mlx5_0:1:0:0), which the NCCL plugin reports to NCCL. A leading = matches whole \
+             names only, a leading ^ excludes the names that follow. Empty takes all. Of these \
+             devices, a rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI or, if \
+             that is empty, those of its NUMA node. Ranks of a host with the same nearest devices \
+             divide them up.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
             "Row of the port's GID table with the address that verbs uses. With -1, verbs chooses \
              the row: for RoCE, an address of RoCE v2, preferably routed and IPv4.";
@@ -43,7 +44,7 @@ ccl_core::tunables! {
              receive requests.";
         mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
             "Longest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes, or the port's MTU \
-             if that is less. The two ends of a link take the smaller one.";
+             if that is less. A link uses the smaller of the lengths of its two ends.";
         relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
             Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
             "Let writes of RDMA devices overtake each other on the PCIe bus, if the devices can; 0 \

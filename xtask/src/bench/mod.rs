@@ -51,9 +51,9 @@ pub(crate) struct Options {
     /// against iperf3.
     #[arg(long, conflicts_with_all = ["network", "rdma"])]
     nccl_net: bool,
-    /// Measure ferroccl over libfabric's provider tcp instead: messages against a bare loop of
-    /// writes, with each available version of libfabric, and all_reduce against MPICH and Intel
-    /// MPI, with the newest version.
+    /// Measure ferroccl over libfabric's provider tcp instead: with each available version of
+    /// libfabric, messages against a bare loop of writes; with the newest version, all_reduce
+    /// against MPICH and Intel MPI.
     #[arg(long, conflicts_with_all = ["network", "rdma", "nccl_net"])]
     ofi: bool,
     /// Directory of built programs to measure on this machine; passed by the host to the guest.
@@ -130,8 +130,9 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     };
     let rounds = options.rounds;
     let text = format!(
-        "{}. {setting}; medians over {rounds} interleaved rounds, each the median or mean of its \
-         iterations; in brackets the smallest and the largest ratio of a round.\n\n{text}",
+        "{}. {setting}; medians over {rounds} interleaved rounds. The value of a round is the \
+         median or the mean of its iterations. In brackets: the smallest and the largest ratio of \
+         a round.\n\n{text}",
         Provenance::now().sentence()
     );
     println!("\n{text}");
@@ -170,7 +171,7 @@ fn parse_json(file: &Path) -> Outcome<Value> {
     serde_json::from_str(&text).map_err(|error| unread(&error))
 }
 
-/// Compares ranks on one host with Open MPI, and the engine with a bare exchange.
+/// Compares ferroccl with Open MPI on one host, and ferroccl's engine with a bare exchange.
 fn memory(sizes: &[u64], options: &Options) -> Outcome<String> {
     let exchange = engine_overhead()?;
     let program = ours::build()?;
@@ -299,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_written_alike() {
+    fn sizes_are_parsed_and_printed_and_invalid_sizes_are_refused() {
         for (text, bytes) in [("8", 8), ("64K", 65_536), ("1m", 1 << 20), ("1G", 1 << 30)] {
             assert_eq!(parse_bytes(text), Ok(bytes));
         }

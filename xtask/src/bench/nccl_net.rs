@@ -25,9 +25,11 @@ const IPERF_SECONDS: &str = "1";
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
 
-/// Directory of the measured programs, and the file that netcheck writes its results to.
+/// Built programs, ready to measure.
 struct Built {
+    /// Directory of the programs.
     programs: PathBuf,
+    /// File that netcheck writes its results to.
     json: PathBuf,
 }
 

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_found_in_an_array_an_object_or_line_by_line() {
+    fn rows_are_found_in_an_array_and_in_an_object_and_line_by_line() {
         let row = r#"{"size_bytes": 8, "out_of_place": {"time_us_p50": 0.5, "time_us_p99": 2.0}}"#;
         let other = r#"{"size_bytes": 16, "out_of_place": {"time_us_p50": 9.0}}"#;
         let expected = Sample { median_us: 0.5, p99_us: Some(2.0) };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_a_missing_row_field_or_json() {
+    fn the_error_names_the_missing_row_or_field_or_says_that_there_is_no_json() {
         assert!(parse_ours("[]", 8).unwrap_err().contains("8 bytes"));
         assert!(parse_ours("[{\"size_bytes\": 8}]", 8).unwrap_err().contains("time_us_p50"));
         assert!(parse_ours("no", 8).unwrap_err().contains("no JSON"));

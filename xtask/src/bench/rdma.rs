@@ -194,7 +194,7 @@ impl Sides<'_> {
         process::capture(command, RUN_WITHIN).map(|_| ())
     }
 
-    /// Returns the command of a measurement, without ranks and devices.
+    /// Returns the command of a measurement; the caller adds its ranks and devices.
     fn command(&self, what: What) -> Command {
         let program = if what == What::AllReduce { PROGRAMS[1] } else { PROGRAMS[0] };
         let mut command = Command::new(self.built.join(program));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_medians_with_its_range_over_the_rounds() {
+    fn a_ratio_divides_the_medians_and_shows_the_range_over_the_rounds() {
         assert_eq!(
             ratio(&series(&[2.0, 4.0, 3.0]), &series(&[2.0, 2.0, 2.0])),
             "1.50 (1.00..2.00)"

@@ -23,7 +23,7 @@ const FULL: [&str; 1] = ["-max_total_time=40"];
 /// Runs each target for a while, starting from its inputs in `fuzz/corpus`.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     println!("   needs the nightly toolchain and a C++ compiler; installs nothing");
-    println!("   the unit tests run the same targets over the kept corpus and mutations of it");
+    println!("   unit tests run the targets over fuzz/corpus, fuzz/crashes and mutations of both");
     if let Some(why) = nightly_missing() {
         return Ok(Verdict::Skipped(why));
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_is_built_has_a_corpus_and_is_a_unit_test_too() {
+    fn every_target_is_built_and_has_a_corpus_and_a_unit_test() {
         let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
         let program = read("fuzz/fuzz_targets/any.rs");
         let mut built: Vec<_> = program

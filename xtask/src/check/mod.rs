@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(base) = &options.changed {
         return crate::test::changed(base);
     }
-    // Set by `cargo xtask test --full` for all commands that it starts.
+    // `cargo xtask test --full` sets this variable for all commands that it starts.
     let full = options.full || std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let chosen = if options.names.is_empty() { Check::value_variants() } else { &options.names };
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
@@ -119,8 +119,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
 }
 
-/// Removes the build directory of a check, which is as large as the tests' build directory. If it
-/// is not used again, it only takes the disk space that later suites need.
+/// Removes the build directory of a check, which is as large as the tests' build directory. Nothing
+/// uses it again, and later suites need the disk space.
 fn remove_build_dir(place: &str) -> Outcome {
     let built = target_dir()?.join(place);
     match std::fs::remove_dir_all(&built) {

@@ -3,10 +3,11 @@
 use super::{Verdict, cargo, show};
 use crate::Outcome;
 
-/// Names of loom's smallest models (one of slots, one of records), and name prefixes of their
-/// mutants, which loom must reject.
+/// Texts in the names of loom's smallest tests: a model of slots, a model of records, and tests in
+/// which loom must reject these models when they are broken on purpose, by a weaker ordering or by
+/// missing credits.
 const SMALLEST: [&str; 4] = [
-    "payload_is_there_with_its_sequence",
+    "payload_is_visible_with_its_sequence",
     "a_record_is_read_whole_or_not_at_all",
     "slots_need_",
     "records_need_",
@@ -21,7 +22,7 @@ pub(super) fn run(checker: &str, full: bool) -> Outcome<Verdict> {
     if checker == "loom" && !full {
         command.arg("--").args(SMALLEST);
     }
-    // Planted failures would print their backtraces.
+    // Models that must fail would print a backtrace for each failure.
     show(command.env("RUST_BACKTRACE", "0"))?;
     Ok(Verdict::Passed)
 }

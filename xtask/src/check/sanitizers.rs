@@ -83,8 +83,8 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     // AddressSanitizer keeps freed memory and pads allocations, so tests of memory use would fail.
     crates.args(["--skip", "little_memory"]);
     if !full {
-        // Long tests are skipped. Those of the simulator touch only memory of this process, so the
-        // simulator's other tests suffice.
+        // Long tests are skipped. The long tests of the simulated transport touch only memory of
+        // this process, so the simulated transport's other tests suffice.
         crates.args(["--skip", "weather", "--skip", "same_bits", "--skip", "exhaustive"]);
     }
     show(&mut crates)?;

@@ -28,7 +28,7 @@ pub(super) fn check(scratch: &Path, name: &str, tarball: &Path, wheel: &Path) ->
     if read(&packed)? != read(&library)? {
         return Err(format!("{} differs from the wheel's plugin", packed.display()));
     }
-    println!("ok: {BY_DEFAULT} of the tarball is the wheel's {PLUGIN}");
+    println!("ok: the tarball's {BY_DEFAULT} is identical to the wheel's {PLUGIN}");
     let mut netcheck = Command::new(unpacked.join("bin/ferroccl"));
     netcheck.arg("netcheck").arg(&library).args(["--contract-only", "--skip-performance"]);
     zig::quiet(&mut netcheck, STEP_WITHIN)?;

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_that_exports_more_or_can_be_unloaded_is_refused() {
+    fn a_plugin_with_other_exports_or_without_nodelete_is_refused() {
         let exports = TABLES.map(str::to_owned).to_vec();
         let good = Needs { exports: exports.clone(), stays: true, ..Needs::default() };
         assert_eq!(check_exports(&good), Ok(()));

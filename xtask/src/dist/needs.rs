@@ -35,8 +35,8 @@ impl Needs {
         Ok(parse(&process::capture(&mut readelf, Duration::from_secs(60))?))
     }
 
-    /// Returns the needed symbols that glibc 2.`most` lacks. Also returns the versions that
-    /// the file needs and this glibc lacks, if no needed symbol has that version.
+    /// Returns the needed symbols that glibc 2.`most` lacks. If the file needs a version that this
+    /// glibc lacks, but no symbol of that version, the list has the name of the version.
     pub(super) fn later_than(&self, most: u32) -> Vec<String> {
         let later =
             self.versions.iter().filter(|version| glibc(version).is_none_or(|it| it > most));

@@ -72,7 +72,7 @@ pub(crate) fn install(place: &Path, packages: &[&str], within: Duration) -> Outc
     quiet(&mut pip, within)
 }
 
-/// Runs a command; its output appears only in the error if the command fails.
+/// Runs a command without showing its output. If the command fails, the error has the output.
 pub(crate) fn quiet(command: &mut Command, within: Duration) -> Outcome {
     let mut said = String::new();
     let end = process::run(command, within, |line| said = format!("{said} {}", line.trim()))?;

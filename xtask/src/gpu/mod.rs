@@ -63,8 +63,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.bundle_only || !process::is_installed("nvidia-smi") {
         println!(
             "{shown} is ready. Copy it to a machine with one GPU and PyTorch, and run `python3 \
-             {SCRIPT} --out results.json` in it. Then run `cargo xtask gpu --record results.json` \
-             here. Without a GPU, `python3 {SCRIPT} --backend gloo` tests the checks themselves."
+             {SCRIPT} --out results.json` in the copy. Then bring results.json back, and run \
+             `cargo xtask gpu --record results.json` here. Without a GPU, `python3 {SCRIPT} \
+             --backend gloo` tests the checks themselves."
         );
         return Ok(());
     }
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_a_gpu_make_a_page_and_other_results_an_error() {
+    fn results_of_a_gpu_make_a_page_but_other_results_make_an_error() {
         let seen = r#"{"date": "2026-11-22 10:00 UTC", "commit": "abc", "backend": "nccl",
             "torch": "2.11.0", "nccl": "2.28.9", "gpu": "H100", "cuda": "13.0",
             "complete": true, "passed": false,
@@ -165,7 +166,8 @@ mod tests {
         assert!(page(&results).is_err());
     }
 
-    /// Creates a folder with these checks, a stand-in for PyTorch, and results of an earlier run.
+    /// Creates a folder with `script` as the checks, `torch` as a stand-in for PyTorch, and results
+    /// of an earlier run.
     fn folder(name: &str, script: &str, torch: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ferroccl-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -204,7 +206,8 @@ mod tests {
         let text = fs::read_to_string(folder.join(RESULTS)).unwrap();
         let left: Results = serde_json::from_str(&text).unwrap();
         assert!(!left.complete && !left.passed);
-        // There is no plugin in the folder.
+        // The first check fails, since the folder has no plugin. The second check starts the
+        // command, which kills the run.
         let [(step, result)] = left.rows.as_slice() else { panic!("{:?}", left.rows) };
         assert_eq!(step, "the plugin loads");
         assert!(result.starts_with("FAILED: "), "{result}");
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn results_of_an_earlier_run_do_not_pass_for_this_one() {
+    fn results_of_an_earlier_run_are_not_mistaken_for_those_of_this_run() {
         if !has_python() {
             return;
         }

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_name_and_content_are_each_padded_to_four_bytes() {
+    fn an_entry_is_padded_to_four_bytes_after_its_name_and_after_its_content() {
         let mut archive = Archive::default();
         archive.directory("d");
         archive.file("init", b"#!sh\n");

@@ -129,7 +129,7 @@ fn plan(options: &Options, kernel: &Kernel, writable: &[PathBuf], here: &Path) -
     });
     plan.function("command", |plan| {
         plan.words(b"cd", &[here.as_ref()]);
-        // Only `env` sets variables whose names a shell would refuse.
+        // The program `env` sets the variables, since a shell would refuse some of their names.
         let mut words = Vec::new();
         for (name, value) in std::env::vars_os() {
             let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();

@@ -11,12 +11,12 @@ use super::cannot;
 use super::needs::{apt, quietly, tool};
 use crate::{Outcome, process};
 
-/// Package that depends on the current kernel; the "cloud" variant lacks half of the modules that a
-/// guest needs.
+/// Package that depends on the package of Debian's current kernel. The kernel's "cloud" variant
+/// lacks half of the modules that a guest needs.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// Name prefix of the kernels that this recipe supports: Debian 12's.
+/// Name prefix of the kernel packages that this code supports: those of Debian 12.
 const SERIES: &str = "linux-image-6.1.";
-/// Time limit of the download, and of the unpacking.
+/// Time limit of most commands, such as the download and the unpacking of the package.
 const WITHIN: Duration = Duration::from_secs(240);
 
 /// Files that are unpacked: a tenth of the whole package.
@@ -38,7 +38,8 @@ const PARTS: [&str; 13] = [
 
 /// Modules that the guest loads before it sees the host's files.
 const EARLY_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
-/// Modules that later set-ups load; a package that lacks any of them is refused at once.
+/// Modules that the set-ups of `--setup` load later; a package that lacks any of them is refused at
+/// once.
 const LATER_MODULES: [&str; 5] = ["veth", "bridge", "dummy", "sch_netem", "rdma_rxe"];
 
 /// Kernel that is ready to be started.
@@ -107,7 +108,7 @@ fn fetch(work: &Path) -> Outcome {
     unpack_image(work, &release)
 }
 
-/// Returns the package of the current kernel; `None` if apt's lists do not have it.
+/// Returns the package of Debian's current kernel; `None` if apt's lists do not have it.
 fn current_package() -> Outcome<Option<String>> {
     let depends =
         process::capture(Command::new("apt-cache").args(["depends", META_PACKAGE]), WITHIN);
@@ -161,7 +162,7 @@ fn unpack_image(work: &Path, release: &str) -> Outcome {
     let bytes = fs::read(&packed).map_err(|error| cannot("read", &packed, &error))?;
     let payload = payload(&bytes)
         .filter(|payload| payload.starts_with(b"\xfd7zXZ\0"))
-        .ok_or_else(|| format!("{} holds no kernel that xz compressed", packed.display()))?;
+        .ok_or_else(|| format!("{} holds no xz-compressed kernel", packed.display()))?;
     let (xz, image) = (work.join("vmlinux.xz"), work.join("vmlinux"));
     fs::write(&xz, payload).map_err(|error| cannot("write", &xz, &error))?;
     let output = File::create(&image).map_err(|error| cannot("write", &image, &error))?;
@@ -220,8 +221,8 @@ fn only_entry(dir: &Path) -> Outcome<String> {
     match (entries.next(), entries.next()) {
         (Some(Ok(entry)), None) => Ok(entry.file_name().to_string_lossy().into_owned()),
         _ => Err(format!(
-            "{} must hold the modules of one kernel; remove the cache's directory `kernel`, and \
-             the kernel is fetched again",
+            "{} must hold the modules of one kernel; to fetch the kernel again, remove the \
+             directory `kernel` from the cache",
             dir.display()
         )),
     }
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_payload_is_found_by_the_header() {
+    fn the_header_of_an_image_leads_to_the_compressed_kernel() {
         let mut image = vec![0; 4 * 512];
         image[0x1f1] = 1;
         image[0x248..0x24c].copy_from_slice(&16u32.to_le_bytes());

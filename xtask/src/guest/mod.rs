@@ -56,8 +56,8 @@ pub(crate) struct Options {
     /// Print the reason and succeed if this machine cannot run a guest (no root, no network).
     #[arg(long)]
     or_skip: bool,
-    /// Command and its arguments, run in this directory with this environment. The exit status is
-    /// the command's, or 124 (time-out), or 125 (the guest did not come up, or died).
+    /// Command and its arguments, run in the current directory with the current environment. The
+    /// exit status is the command's, 124 (time-out) or 125 (the guest did not come up, or died).
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -91,8 +91,9 @@ enum Setup {
     Veth,
     /// Soft-RoCE device rxe0.
     Rxe,
-    /// Four Soft-RoCE devices: rxa and rxb at the ends of a veth pair that can be watched and
-    /// disturbed, rxc and rxd at the ends of another veth pair.
+    /// Four Soft-RoCE devices: rxa and rxb at the ends of a veth pair, rxc and rxd at the ends of
+    /// another veth pair. Packets cross the veth pairs, where they can be captured, dropped and
+    /// delayed.
     RxePair,
 }
 

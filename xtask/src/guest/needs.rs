@@ -104,7 +104,7 @@ fn may_install() -> bool {
     process::is_installed("apt-get") && rustix::process::geteuid().is_root()
 }
 
-/// Runs `apt-get` with time limits; its output is shown only if it fails.
+/// Runs `apt-get` with time limits; if it fails, the error has the last lines of its output.
 pub(super) fn apt(arguments: &[&str]) -> Outcome {
     let mut command = Command::new("apt-get");
     command.args(APT).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");

@@ -19,7 +19,7 @@ const MEMORY_MIB: u32 = 3072;
 /// Size limit of the guest's requests to the host's files, in bytes. With a lower limit, reads are
 /// slower; with a higher limit, directory listings are slower.
 const MESSAGE_BYTES: u32 = 256 << 10;
-/// Number of the console's last lines that are shown when a guest died.
+/// Number of the console's last lines that are shown when a guest died or exceeded its time limit.
 const TAIL_LINES: usize = 40;
 /// Accelerator and processor of an emulated guest. The processor has no AVX, whose instructions
 /// take the longest to emulate; without `rdrand` the guest would wait for entropy. The translation
@@ -74,7 +74,9 @@ impl Machine<'_> {
             return Failure::TimedOut(format!("killed after {seconds} s, its time limit{console}"));
         }
         let end = end.describe();
-        Failure::Died(format!("ended without the command's status (qemu: {end}){said}{console}"))
+        Failure::Died(format!(
+            "ended before the command's status was known (qemu: {end}){said}{console}"
+        ))
     }
 
     fn hardware(&self) -> Vec<String> {

@@ -1,7 +1,8 @@
 //! Output of failures, repeated at the end of the log: readers look there first, and often only the
 //! end of a long log is shown.
 
-/// Line that begins libtest's report of failed tests, and also the list of their names.
+/// Line that begins libtest's report of failed tests. Further down in the report, the same line
+/// begins the list of their names.
 const HEADING: &str = "failures:";
 /// Start of the line that ends libtest's report.
 const RESULT: &str = "test result: ";
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_and_the_names_of_every_binary_are_kept() {
+    fn the_reasons_and_the_failed_tests_of_every_binary_are_kept() {
         let one = ["failures:", "", "---- a stdout ----", "it broke", "failures:", "    a::b"];
         let result = ["test result: FAILED. 0 passed; 1 failed"];
         let between = ["Running tests/x.rs", "test c ... ok"];

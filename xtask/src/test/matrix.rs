@@ -17,10 +17,10 @@ const INTRODUCTION: &str = "\
 # The fault matrix
 
 Written by `cargo xtask test --full`. Each cell is a job of 4 ranks on 2 hosts that meets the fault
-in the middle of its work. It must complete with right data. Otherwise every survivor must return an
-error within 5 s (15 s over RDMA) that names a rank that the fault hit, and all survivors must agree
-on the last operation that all of them completed (L). If a family has no algorithm for a collective,
-the cell names the algorithm that is used instead.
+in the middle of its work. Either the job must complete with right data, or every survivor must
+return an error within 5 s (15 s over RDMA). The error must name a rank that the fault hit, and all
+survivors must agree on the last operation that all of them completed (L in the tables). If a family
+has no algorithm for a collective, the cell names the algorithm that is used instead.
 ";
 /// Places where cells run, in the order of the page, with their descriptions.
 const PLACES: [(&str, &str); 5] = [
@@ -36,7 +36,7 @@ const PLACES: [(&str, &str); 5] = [
 pub(crate) struct Cells(Vec<[String; 6]>);
 
 impl Cells {
-    /// Adds the result in a line of output, if there is one.
+    /// Adds the result of a cell from a line of output; ignores lines without such a result.
     pub(crate) fn add_line(&mut self, line: &str) {
         let Some(cell) = line.strip_prefix(CELL) else { return };
         let words: Vec<String> = cell.splitn(6, " | ").map(str::to_owned).collect();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_did_not_run_keeps_its_table() {
+    fn a_place_without_new_results_keeps_its_table() {
         let guest = "CELL: guest | loss | broadcast | ring | ring | completes";
         let network = "CELL: network | kill | broadcast | ring | ring | errors";
         let first = cells(&[guest, network]).page("", "yesterday");

@@ -44,8 +44,9 @@ const SLOWEST: usize = 5;
 /// Flags of `cargo xtask test`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Run the deep tier: every rank count, seed and cell, sanitizers, fuzzers. Each suite that ran
-    /// is recorded in docs/full-run.md, the fault matrix in docs/fault-matrix.md.
+    /// Run the deep tier: every rank count, every seed, every cell of the fault matrix, sanitizers,
+    /// fuzzers. Each suite that ran is recorded in docs/full-run.md, the fault matrix in
+    /// docs/fault-matrix.md.
     #[arg(long)]
     full: bool,
     /// Run only this suite; may be given several times.
@@ -142,15 +143,15 @@ struct Report {
     elapsed: Duration,
     usual: Duration,
     counts: Counts,
-    /// Reasons of skipped tests, each with its number of tests.
+    /// Number of skipped tests, keyed by the reason.
     skips: BTreeMap<String, usize>,
-    /// Reason why the suite as a whole failed, if it did.
+    /// Reason why the suite failed, if it did; of several reasons, the first.
     failure: Option<String>,
     /// Output of the failed tests.
     told: Vec<String>,
     slowest: Vec<(Duration, String)>,
     /// Lines to show when the suite has ended, because another suite prints meanwhile; `None` if
-    /// each line is shown at once.
+    /// lines are not held back.
     held: Option<Vec<String>>,
 }
 
@@ -412,7 +413,7 @@ impl Run<'_> {
         let seconds = report.elapsed.as_secs_f64();
         let slowest = if slowest.is_empty() { "unknown".to_owned() } else { slowest.join(", ") };
         report.say(format!("   {seconds:.0} s; the slowest tests: {slowest}"));
-        // A filter that matches nothing must not pass, unless the user gave it.
+        // A suite that selects no tests must not pass, unless `--only` has left them out.
         let ran = report.counts.ran_or_skipped();
         if self.only.is_none() && report.skips.is_empty() && ran < suite.tests_min {
             let least = suite.tests_min;
@@ -621,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_without_a_failed_test_counts_as_one() {
+    fn a_suite_that_fails_without_a_failed_test_counts_as_one_failed_test() {
         let mut killed = report(counts(4, 0));
         killed.fail("killed");
         assert_eq!(killed.counts(), counts(4, 1));

@@ -15,7 +15,7 @@ const INTRODUCTION: &str = "\
 # The deep tier's last runs
 
 Written by `cargo xtask test --full`, a row per suite: a run of one suite (`--full --suite NAME`)
-renews its row and keeps the others. `cargo xtask test` prints how many commits ago each row is.
+renews its row and keeps the others. `cargo xtask test` prints how many commits ago each suite ran.
 ";
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -67,8 +67,8 @@ pub(crate) fn ages() -> Vec<String> {
     deep.map(|suite| age(suite.name)).collect()
 }
 
-/// Returns the number of commits since `commit`: a hash that words may follow, such as "with local
-/// changes".
+/// Returns the number of commits since `commit`; `None` if git cannot tell. Words may follow the
+/// hash in `commit`, such as "with local changes".
 fn commits_since(commit: &str) -> Option<u64> {
     let commit = commit.split_whitespace().next()?;
     let mut command = Command::new("git");
@@ -93,7 +93,7 @@ mod tests {
         let first = page("", &[row("unit", "one"), row("verifier", "one")]);
         let second = page(&first, &[row("unit", "two")]);
         assert_eq!(parse(&second), [row("verifier", "one"), row("unit", "two")]);
-        // A suite that does not exist any more loses its row.
+        // A suite that is not in the table of suites gets no row.
         assert_eq!(parse(&page(&first, &[row("gone", "two")])).len(), 2);
     }
 

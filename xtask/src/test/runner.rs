@@ -200,7 +200,8 @@ mod tests {
 
     const PLANTED: &str = "FERROCCL_TEST_PLANTED";
 
-    /// Passes, fails, hangs, skips or litters, as [`PLANTED`] says: a subject for the other tests.
+    /// Passes, fails, hangs, skips, litters or leaves a process running, as [`PLANTED`] says; other
+    /// tests run this one as their subject.
     #[test]
     fn planted() {
         match std::env::var(PLANTED).as_deref() {

@@ -1,5 +1,6 @@
-//! Circles: modules that use each other, and can only be understood together. The baseline has the
-//! number of modules in circles per crate; the number may only fall.
+//! Circles: modules that use each other, and can only be understood together. The baseline
+//! (`xtask/tidy-baseline.toml`) has the number of modules in circles per crate; the number may only
+//! fall.
 //!
 //! Two levels are checked: the top modules of a crate, each with everything in its folder, and
 //! single files. A module and its descendants may use each other.
@@ -15,8 +16,8 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Rust paths (such as `crate::b::B`) in the code of each crate's modules.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Modules of each crate, by the folder of its source. Each module has the Rust paths
-    /// that its code names.
+    /// Modules of each crate, keyed by the folder of the crate's source. Each module has the Rust
+    /// paths that its code names.
     crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
@@ -29,7 +30,7 @@ impl Uses {
         self.crates.entry(folder).or_default().insert(module, named);
     }
 
-    /// Returns the modules in circles, by the folder of their crate's source.
+    /// Returns the modules in circles, keyed by the folder of their crate's source.
     pub(super) fn circles(&self) -> BTreeMap<String, BTreeSet<String>> {
         let found = self.crates.iter().map(|(folder, modules)| {
             let mut all = in_circles(&top(modules));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_crate_is_named_in_full() {
+    fn a_crate_that_the_architecture_page_does_not_name_in_full_is_found() {
         let of = |dir: &str| Crate {
             name: "c".to_owned(),
             dir: dir.to_owned(),

@@ -10,10 +10,10 @@ enum Layer {
     Memory,
     /// L0: the engine without an operating system.
     Core,
-    /// L1: the foundation of transports, links and the library: kernels, bindings, authenticated
-    /// connections, the clock, and the state machines of joining.
+    /// L1: the foundation of the transports, of `transports/links` and of the library: kernels,
+    /// bindings, authenticated connections, the clock, and the state machines of joining.
     Foundation,
-    /// L1: transports and links, side by side.
+    /// L1: the transports and `transports/links`, none of which depends on another.
     Transports,
     /// L2: the library.
     Library,

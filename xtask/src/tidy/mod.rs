@@ -65,7 +65,7 @@ pub(crate) fn run() -> Outcome {
     }
 }
 
-/// Applies all rules to a tree: texts by path, the crates, and the text of the baseline.
+/// Applies all rules to a tree: its texts, keyed by path, its crates, and the baseline's text.
 fn check(
     files: &BTreeMap<String, String>,
     crates: &[Crate],
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_is_reached() {
+    fn every_rule_is_applied() {
         let mark = concat!("TO", "DO");
         let files = BTreeMap::from([
             ("README.md".to_owned(), "[gone](no/such/file.md)\n".to_owned()),

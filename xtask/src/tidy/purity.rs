@@ -4,8 +4,8 @@
 use super::Finding;
 use super::source::Source;
 
-/// Prefixes of the paths of files that may read environment variables. Examples are the
-/// configuration, and the code that reads the variables of launchers.
+/// Prefixes of the paths of files that may read environment variables, such as the configuration
+/// and the code that reads the variables of launchers.
 const ENVIRONMENT_READERS: [&str; 7] = [
     "ccl-core/src/config",
     "src/launch",
@@ -18,10 +18,10 @@ const ENVIRONMENT_READERS: [&str; 7] = [
 
 const ENVIRONMENT_READS: [&str; 4] = ["env::var", "env::var_os", "env::vars", "env::vars_os"];
 
-/// Source of layer 0, and of the state machines of joining, to which the same rules apply.
+/// Source folders of layer 0 and of the state machines of joining, to which the same rules apply.
 const CORE: [&str; 3] = ["ccl-core/src/", "ccl-core/memory/src/", "ccl-core/bootstrap/src/"];
 
-/// Paths that layer 0 must not name, each with the reason. An entry covers everything below it.
+/// Rust paths that layer 0 must not name, each with the reason. An entry covers all paths below it.
 const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [
     ("std::env", "the caller passes the configuration"),
     ("std::fs", "this layer uses no operating system"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_tests_and_the_configuration_are_no_violation() {
+    fn only_tests_build_scripts_and_listed_files_may_read_variables() {
         let read = "fn f() { std::env::var(\"A\"); }";
         assert_eq!(environment_of("src/lib.rs", "fn f() { std::env::args(); my_env::var(); }"), 0);
         assert_eq!(
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_touches_no_system_clock_or_unordered_map() {
+    fn the_core_must_not_use_the_system_nor_clocks_nor_unordered_maps() {
         for text in [
             "use std::time::{Duration, Instant};",
             "fn f() { let t = std::time::SystemTime::now(); }",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_may_count_time_and_keep_order() {
+    fn the_core_may_use_durations_and_ordered_maps() {
         let text = "use std::time::Duration; use std::collections::{BTreeMap, VecDeque};
             use crate::time::Instant; use std::fmt;
             #[cfg(test)] mod tests { use std::thread; }";

@@ -10,13 +10,13 @@ use super::Finding;
 use super::sizes::{FILE_LINES_MAX, FUNCTION_LINES_MAX, Giant, Giants};
 use crate::Outcome;
 
-/// Tolerated sizes, by name.
+/// Tolerated sizes of files and functions, keyed by name, and tolerated circles.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Baseline {
     files: BTreeMap<String, usize>,
     functions: BTreeMap<String, usize>,
-    /// Number of modules that use each other in circles, by crate.
+    /// Number of modules that use each other in circles, keyed by the folder of the crate's source.
     pub(super) circles: BTreeMap<String, usize>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Giant {
     pub(super) lines: usize,
 }
 
-/// Files and functions over the limits, by their names in the baseline (the list of tolerated
+/// Files and functions over the limits, keyed by their names in the baseline (the list of tolerated
 /// sizes): `path` or `path::function`. If several functions of a file have the same name, the
 /// longest counts.
 #[derive(Debug, Default)]

@@ -149,7 +149,8 @@ fn collect_identifiers(tokens: TokenStream, identifiers: &mut Vec<NamedPath>) {
     }
 }
 
-/// Keywords that may precede a path that starts with `::` and are not part of it.
+/// Keywords that may precede a path that starts with `::`, as in `return ::std::fs::read`. Such a
+/// keyword is not the path's first segment.
 const BEFORE_A_PATH: [&str; 12] =
     ["as", "break", "dyn", "else", "if", "impl", "in", "match", "mut", "return", "use", "while"];
 
@@ -281,7 +282,7 @@ fn outer<'a>(x: &'a u8) -> &'a u8 { fn inner() {} inner(); x }
     }
 
     #[test]
-    fn a_file_that_is_not_rust_names_its_line() {
+    fn the_error_for_a_file_that_is_not_rust_has_the_line() {
         assert_eq!(read("fn a() {}\nfn b( {}\n").unwrap_err().line, 2);
     }
 }

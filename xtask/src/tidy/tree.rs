@@ -1,4 +1,4 @@
-//! Files that tidy reads: text of the working tree, without build output and environments.
+//! Files that tidy reads: text of the working tree, without build output and Python environments.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ const DOTTED: [&str; 3] = [".cargo", ".ci", ".github"];
 /// Files that mark a directory as generated: cargo's target directory, a Python environment.
 const OUTPUT_MARKS: [&str; 2] = ["CACHEDIR.TAG", "pyvenv.cfg"];
 
-/// Returns the text of every file that tidy reads, by its path relative to `root`.
+/// Returns the text of every file that tidy reads, keyed by the file's path relative to `root`.
 pub(super) fn text_files(root: &Path) -> Outcome<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     collect(root, "", &mut files)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::Finding;
 use super::source::Source;
 
-/// Words that names must not have, each with the field's words for it.
+/// Words that names must not have, each with the words to use instead.
 const WORDS: [(&str, &str); 23] = [
     ("desk", "rendezvous"),
     ("errand", "rendezvous"),
@@ -33,7 +33,8 @@ const WORDS: [(&str, &str); 23] = [
     ("way", "path, variant, rail"),
 ];
 
-/// Lower-case parts of names that are allowed because the field itself uses them.
+/// Parts of names, in lower case, that are allowed although they have one of the [`WORDS`]: the
+/// field itself uses these parts.
 const NAMES: [&str; 2] = ["in_place", "under_way"];
 
 /// Returns whether the file is in a library crate; bindings are exempt, since C gives their names.
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_the_fields_words() {
+    fn names_with_a_forbidden_word_are_found() {
         let text = "struct PieceOfCode;\nfn f(places: u8) {\n    g!(KEPT_BYTES);\n}\n";
         let all = found("src/a.rs", text);
         assert_eq!(all.len(), 3, "{all:?}");

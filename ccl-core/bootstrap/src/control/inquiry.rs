@@ -1,10 +1,12 @@
-//! Comparison of notes: a rank whose deadline has passed asks all living ranks for their notes, and
-//! announces a verdict on these notes. If several ranks ask, the lowest of them continues.
+//! Comparison of notes: a rank whose deadline has passed asks all living ranks for their [`Note`]s
+//! of what they are doing, and announces a verdict: which rank holds up the others. If several
+//! ranks ask, the lowest of them continues.
 //!
-//! The rank that reaches a verdict sends it as the failure that ends the communicator, before it
-//! answers any other rank. Links keep messages in order, so another asker gets the verdict before
-//! that rank's answer. There can be two verdicts only if ranks did not answer in time; the
-//! agreement after the failure then takes one of the two.
+//! The rank that reaches a verdict sends it at once, as the failure that ends the communicator.
+//! Another asker may still wait for an answer of that rank. Connections keep messages in order, so
+//! the other asker gets the verdict before the answer, and reaches no verdict of its own. There can
+//! be two verdicts only if ranks did not answer in time; the agreement after the failure then takes
+//! one of the two.
 
 use crate::agreement::Action;
 use crate::facts::Facts;
@@ -17,7 +19,8 @@ use ccl_core::types::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Interval at which an asker, or an overdue rank that defers to one, checks whether it can go on.
+/// Interval at which an asker, or an overdue rank that defers to a lower asker, checks whether the
+/// comparison can go on.
 const LOOK: Duration = Duration::from_millis(50);
 /// Time that an asker waits for notes.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -29,7 +32,7 @@ const SLEPT: Duration = Duration::from_millis(300);
 /// Time that this rank waits for a lower asker's verdict before it asks for notes itself.
 const DEFERENCE: Duration = Duration::from_millis(650);
 
-/// Question of this rank, and the notes that it got.
+/// Question of this rank, and the notes that came in answer.
 #[derive(Debug)]
 struct Lead {
     since: Instant,
@@ -41,7 +44,7 @@ struct Lead {
 #[derive(Debug)]
 pub(super) struct Inquiry {
     rank: Rank,
-    /// Time for which this rank's operation had stalled at its deadline, in milliseconds.
+    /// Time for which this rank's operation had stalled when its deadline passed, in milliseconds.
     stalled_ms: Option<u32>,
     lead: Option<Lead>,
     /// Asker of lower rank that this rank defers to, and the time when it began to defer.
@@ -51,9 +54,9 @@ pub(super) struct Inquiry {
     /// Questions that this rank has still to answer.
     owed: Vec<(Rank, u32)>,
     attempt: u32,
-    /// Time of the last check whether the comparison can go on. `has_news` is true if a note has
-    /// come since then.
+    /// Time of the last check whether the comparison can go on.
     looked: Instant,
+    /// True if a note has come since that check.
     has_news: bool,
     actions: VecDeque<Action>,
 }
@@ -143,7 +146,8 @@ impl Inquiry {
         }
     }
 
-    /// Keeps a note for this rank, or passes the note back along the question's route.
+    /// Takes in a note. Keeps it if this rank asked for it; otherwise passes it back along the
+    /// question's route.
     pub(super) fn answered(&mut self, noted: Noted) {
         if noted.asker != self.rank {
             if let Some((_, route)) = self.routes.get(&noted.asker) {

@@ -50,7 +50,7 @@ impl Control {
         // A rank that refuses is dead, or has left in good order without our knowledge. It counts
         // as dead in two cases: while this rank's neighbours are still connecting, because no rank
         // can have left by then; and while the agreement waits for it, because a rank that has left
-        // never answers.
+        // never answers, and the agreement might wait for it forever.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
@@ -233,8 +233,9 @@ impl Control {
     }
 
     /// Connects to the ranks that this rank needs and has no connection with. For each distance of
-    /// the overlay, this rank needs the first available rank at that distance or further. This rank
-    /// also needs the available ranks whose answer or question in the agreement is overdue.
+    /// the overlay (1, 2, 4, ...), this rank needs the first available rank at that distance or
+    /// further. This rank also needs the available ranks whose answer or question in the agreement
+    /// is overdue.
     pub(super) fn repair_overlay(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;

@@ -42,8 +42,8 @@ impl std::fmt::Display for Stuck {
     }
 }
 
-/// Returns the verdict on these ranks if one of them waits. Nothing is known of ranks that `seen`
-/// leaves out.
+/// Returns the rank that holds up the others, if at least one rank in `seen` waits. Nothing is
+/// known of ranks that `seen` leaves out.
 #[must_use]
 pub fn find_stuck(seen: &BTreeMap<Rank, Observed>) -> Option<Stuck> {
     let case = Case { seen };
@@ -144,7 +144,8 @@ impl<'a> Case<'a> {
         match self.note(rank) {
             None if self.seen.contains_key(&rank) => 0,
             None => u64::MAX,
-            // A rank between two collectives is behind the second and ahead of the first.
+            // A rank between two collectives is ahead of the ranks in the first one, and behind
+            // the ranks in the second one.
             Some(note) => {
                 let inside = note.activity.is_inside() && note.call != 0;
                 1 + 2 * note.sequence + u64::from(!inside)
@@ -218,7 +219,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Finds the circle of waits that exists when all ranks wait.
+    /// Finds a circle of waits. There is one if `holder` finds no rank: then each waiting rank
+    /// waits for another waiting rank.
     fn circle(&self) -> Option<Stuck> {
         let next = |rank: Rank| {
             let on = self.holding(self.note(rank)?).find(|on| self.note(on.peer).is_some())?;

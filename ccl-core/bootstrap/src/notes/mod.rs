@@ -32,7 +32,7 @@ pub enum Activity {
     /// An operation is open, but nothing drives it: the program neither tests its request nor waits
     /// for it, or the program's thread does not run.
     Undriven,
-    /// The rank is in a step that is no operation (a split, an allocation).
+    /// The rank is in other work of the library, outside operations (a split, an allocation).
     Aside,
 }
 
@@ -63,8 +63,8 @@ pub struct Note {
     /// Value that distinguishes the last operation from others of the same number; 0 for
     /// point-to-point messages and before the first operation.
     pub call: u64,
-    /// Last operation in words (or the step, if the rank is [`Activity::Aside`]); empty before the
-    /// first operation.
+    /// Last operation in words (or the other work, if the rank is [`Activity::Aside`]); empty
+    /// before the first operation.
     #[serde(with = "Text::<WHAT_BYTES_MAX>")]
     pub what: String,
     /// Number of completed steps of the last operation, and number of all its steps.

@@ -123,7 +123,7 @@ fn a_rank_that_does_not_answer_is_blamed_first() {
          has been waiting for a message from it in all_reduce #5 for 4.0 s; rank 4 does not \
          answer either"
     );
-    // The state of a rank that nobody awaits does not matter.
+    // A rank that does not answer is mentioned, but not blamed, if nobody awaits it.
     let notes = [Some(waits(5, 1)), Some(computes(4)), None];
     let verdict = verdict(&notes);
     assert!(verdict.starts_with("rank 1 is behind"), "{verdict}");
@@ -140,7 +140,8 @@ fn a_rank_that_makes_a_different_call_is_blamed() {
         "rank 2 makes another call than ranks 0, 1: all_gather #5 (for 4.0 s) instead of \
          all_reduce #5; all ranks must make the same calls in the same order"
     );
-    // Of two equal groups, the one without rank 0 is named, even if it has ended its call.
+    // Of two equally frequent calls, that of the lowest rank counts as the usual one. The other
+    // rank is named, even if it has ended its call.
     other.activity = Activity::Outside;
     let verdict = self::verdict(&[Some(waits(5, 1)), Some(other)]);
     assert!(verdict.starts_with("rank 1 makes another call"), "{verdict}");
@@ -153,10 +154,10 @@ fn a_request_that_nobody_drives_is_named() {
     assert!(verdict.contains("(step 3 of 12)"), "{verdict}");
 }
 
-/// A rank that has finished the operation is not blamed: its message was lost, and the text asks
-/// about the path.
+/// Checks that a rank that has finished the operation is not blamed: its message was lost, and the
+/// text asks about the path.
 #[test]
-fn a_message_that_is_lost_points_at_its_path() {
+fn a_lost_message_is_reported_with_a_question_about_its_path() {
     let verdict = verdict(&[Some(waits(5, 1)), Some(waits(6, 0)), Some(computes(5))]);
     assert!(verdict.starts_with("rank 0 is behind: it has been waiting in all_reduce #5"));
     assert!(
@@ -177,9 +178,9 @@ fn there_is_no_verdict_if_no_rank_waits() {
     assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Activity::Moving, 5, &[]))]), "");
 }
 
-/// Any notes lead to a verdict as soon as one rank waits.
+/// Checks that every combination of the notes below leads to a verdict if rank 0 waits for a peer.
 #[test]
-fn there_is_always_a_verdict_exhaustively() {
+fn any_notes_with_a_waiting_rank_give_a_verdict_exhaustively() {
     let choices = |rank: Rank| -> Vec<Option<Note>> {
         let mut all = vec![None, Some(computes(4)), Some(computes(5))];
         all.push(Some(note(Activity::Undriven, 5, &[])));

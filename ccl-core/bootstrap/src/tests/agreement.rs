@@ -89,9 +89,9 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
 }
 
 /// Returns true if all ranks that have a verdict have the same one. The verdict's survivors, except
-/// those that left, must be exactly these ranks (not checked if a rank lacks a quorum). Returns
-/// false if no rank has a verdict and none needs one: too few ranks are left, or no rank knows of a
-/// failure. The error says what is wrong.
+/// those that left, must be exactly the ranks that have the verdict (not checked if a rank lacks a
+/// quorum). Returns false if no rank has a verdict and none needs one: too few ranks are left, or
+/// no rank knows of a failure. The error says what is wrong.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;
     let mut survivors = Vec::new();
@@ -163,8 +163,8 @@ fn survivors_of_any_history_agree() {
     assert!(with_verdict > count() / 2, "only {with_verdict} histories had a verdict");
 }
 
-/// Reconvenes the ranks that are still there. Returns the survivors, on which all these ranks must
-/// agree.
+/// Calls [`Control::reconvene`](crate::Control::reconvene) repeatedly on each running rank that has
+/// a verdict, except `leaver`. Returns the survivors, on which all these ranks must agree.
 fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
     let all = net.nodes.iter().enumerate();
     let here = all.filter(|(rank, node)| {

@@ -63,7 +63,7 @@ fn control(rank: Rank, ranks: u32, roster: &Roster) -> (Control, Arc<Completed>)
 }
 
 #[test]
-fn any_number_of_ranks_comes_together() {
+fn any_number_of_ranks_joins_and_links_up_and_exchanges() {
     let full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let many: &[u32] = if full { &[1024, 5000] } else { &[] };
     for &ranks in [1, 2, 3, 4, 5, 17, 64, 200].iter().chain(many) {
@@ -72,7 +72,8 @@ fn any_number_of_ranks_comes_together() {
         let mut told = vec![0; ranks as usize];
         for (rank, referral) in (1..).zip(&referrals) {
             let parent = referral.elders[0].0;
-            // An elder has the roster before the ranks that ask it.
+            // An elder (a rank that rank 0's referral names) has the roster before the ranks that
+            // ask it.
             assert!(parent < rank);
             let (members, bytes) = ask(&mut controls[parent as usize].0, ranks);
             told[parent as usize] += bytes;
@@ -82,7 +83,10 @@ fn any_number_of_ranks_comes_together() {
         // No rank, rank 0 included, sends more rosters than the logarithm of the number of ranks.
         let steps = (u32::BITS - ranks.leading_zeros()) as usize;
         let one = 200 + 40 * ranks as usize;
-        assert!(told.iter().all(|bytes| *bytes <= steps * one), "bytes of {ranks} ranks: {told:?}");
+        assert!(
+            told.iter().all(|bytes| *bytes <= steps * one),
+            "one of {ranks} ranks sent too many bytes: {told:?}"
+        );
         assert!(sent <= ranks as usize * (200 + 22 * steps), "rank 0 of {ranks} sent {sent} bytes");
         if ranks > 1024 {
             continue;

@@ -76,8 +76,10 @@ impl Star {
     }
 }
 
+/// Checks that each rank is let in, and gets the contacts of its elders: the lower ranks that
+/// result from clearing the lowest set bit of its rank again and again, down to rank 0.
 #[test]
-fn any_number_of_ranks_is_let_in_and_referred_to_elders() {
+fn each_rank_is_let_in_and_gets_the_contacts_of_its_elders() {
     for ranks in [1, 2, 3, 8, 17, 5000] {
         let mut star = Star::new(ranks);
         for rank in (1..ranks).rev() {
@@ -104,7 +106,9 @@ fn any_number_of_ranks_is_let_in_and_referred_to_elders() {
         assert_eq!(roster.hosts(), 1);
         assert_ne!(roster.session, [0; 32]);
         for (rank, member) in &star.members {
-            let Some(Ok(Reply::Referred(referral))) = member.outcome() else { panic!("{rank}") };
+            let Some(Ok(Reply::Referred(referral))) = member.outcome() else {
+                panic!("rank {rank} has no referral");
+            };
             let Referral { session, elders } = referral;
             assert_eq!((session, elders.last().unwrap().0), (&roster.session, 0));
             let rank = *rank as u32;
@@ -199,7 +203,7 @@ fn everyone_hears(star: &Star, ids: &[ConnectionId], failure: &JoinFailure) {
 }
 
 #[test]
-fn ranks_started_wrongly_end_the_joining_for_all_with_one_message() {
+fn a_rank_started_wrongly_ends_the_joining_and_all_get_the_same_reason() {
     let differing: [(Hello, JoinFailure); 6] = [
         (hello(1, 4), JoinFailure::DuplicateRank { rank: 1, first: 101, second: 101 }),
         (hello(0, 4), JoinFailure::DuplicateRank { rank: 0, first: 100, second: 100 }),

@@ -42,7 +42,7 @@ pub(super) enum State {
 enum Input {
     Bytes(ConnectionId, Vec<u8>),
     HangUp(ConnectionId),
-    /// Another rank connected, by this wire.
+    /// Another rank connected over this wire (an index into `Net::wires`).
     Accept(usize),
     Dialed(ConnectionId, usize),
     Failed(ConnectionId, bool),
@@ -94,6 +94,7 @@ pub(super) struct Node {
     doom: Option<(u64, State)>,
 }
 
+/// Simulated connection between two ranks.
 struct Wire {
     /// Rank and connection at both ends, as far as known.
     ends: [(Rank, Option<ConnectionId>); 2],

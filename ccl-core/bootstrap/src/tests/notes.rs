@@ -74,7 +74,7 @@ fn all_ranks_get_the_same_verdict_whichever_rank_asks() {
 }
 
 #[test]
-fn all_ranks_may_ask_at_once() {
+fn all_waiting_ranks_ask_at_once_and_get_one_verdict() {
     let mut net = behind(17, 3);
     (0..16).rev().for_each(|rank| net.carry_out(Plan::Overdue(rank)));
     net.run_for(200);
@@ -148,7 +148,7 @@ fn all_ranks_get_one_verdict_in_any_history() {
 }
 
 #[test]
-fn a_death_outweighs_a_deadline() {
+fn a_death_is_reported_even_if_a_deadline_passes_at_the_same_time() {
     let mut net = behind(5, 3);
     net.carry_out(Plan::Kill(4));
     net.carry_out(Plan::Overdue(1));

@@ -212,7 +212,7 @@ fn the_overlay_heals_after_ranks_left_and_still_reports_deaths() {
 }
 
 #[test]
-fn all_ranks_may_leave_at_once() {
+fn all_ranks_leave_at_once_without_a_failure() {
     let mut net = Net::linked(17, 3);
     (0..17).for_each(|rank| net.carry_out(Plan::Leave(rank)));
     net.run_for(100);

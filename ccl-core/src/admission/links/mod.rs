@@ -37,8 +37,8 @@ pub(super) const LINE: usize = 64;
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
-/// Staging number in the id of a request that carries a credit. The numbers just below stand for
-/// CTS records, all others for staging slots.
+/// Number that stands for a credit in the id of a request ([`request_id`]). The numbers just below
+/// stand for CTS records, all others for staging slots.
 const CREDIT_ID: u32 = u32::MAX;
 /// Initial capacity of the queues, so that calls rarely allocate.
 const AT_ONCE: usize = 64;
@@ -106,17 +106,17 @@ struct Header {
 #[derive(Debug)]
 struct Peer {
     endpoint: EndpointId,
-    /// Slots that the peer fills.
+    /// Slots of this rank that the peer fills.
     inbound: Slots,
-    /// Slots that this rank fills.
+    /// Staging slots of this rank, from which it puts messages into the peer's slots.
     staging: Slots,
     /// The peer's inbound slots, once its offer has come.
     remote: Option<RemoteMr>,
     /// Offset of the CTS ring in the peer's inbound memory, if there is a ring.
     ring: Option<usize>,
-    /// True if the peer wants short messages sealed.
+    /// True if the peer asks for a seal (`seal.rs`) on each short message.
     seals: bool,
-    /// The peer's memory that CTS have named, by key.
+    /// Memory that the peer's CTS have named: the key in the CTS, and the imported memory.
     imports: Vec<(RemoteKey, RemoteMr)>,
     /// Both ends of each link, channel by channel.
     links: Vec<(Inbound, Outbound)>,
@@ -163,9 +163,9 @@ pub struct MessageLinks {
     seals: bool,
     /// The last link on which [`MessageLinks::readable`] had to look for a seal.
     awaited: Option<Link>,
-    /// Peers, by rank.
+    /// Peers, indexed by rank.
     peers: Vec<Option<Peer>>,
-    /// The rank of each endpoint, by number.
+    /// The rank that each endpoint leads to, indexed by the endpoint's number.
     ranks: Vec<Option<Rank>>,
     /// Connects peers on demand; none if the owner attaches them.
     rendezvous: Option<Box<Rendezvous>>,
@@ -438,7 +438,7 @@ impl MessageLinks {
         peer.links[channel].1.ready(now, &mut peer.statistics.stalls)
     }
 
-    /// Returns the length and the tag of the next message, which has arrived.
+    /// Returns the length and the tag of the next message, which must have arrived.
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
             if let Some(Placement { bytes, tag, .. }) = peer.links[channel].0.placed() {
@@ -450,9 +450,9 @@ impl MessageLinks {
         })
     }
 
-    /// Returns the address of the next message's payload of at most `slot_bytes`. The message has
-    /// arrived in its slot, or where it was placed directly ([`MessageLinks::prepost`],
-    /// [`MessageLinks::receive_into`]). Null if there is no such link.
+    /// Returns the address of the next message's payload of at most `slot_bytes`. The message must
+    /// have arrived. Its payload is in its slot, or where it was placed directly
+    /// ([`MessageLinks::prepost`], [`MessageLinks::receive_into`]). Null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
         let inbound = &peer.links[channel].0;
@@ -579,7 +579,7 @@ impl MessageLinks {
         self.give_back(&peer.staging);
     }
 
-    /// Sets the source of a put's tail to `to`, if the put is still queued.
+    /// Makes put `id` read its tail ([`WorkRequest::Put`]) from `to`, if the put is still queued.
     fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {
@@ -641,8 +641,8 @@ impl MessageLinks {
             let taken = lane.post(now, queue);
             queue.drain(..taken.as_ref().map_or(0, |&taken| taken.min(queue.len())));
             flushed = taken.map(|_| ());
-            // A blocked peer must not hold up other peers, and its data must not hold up credits
-            // and CTS.
+            // A blocked peer must not hold up other peers, and blocked data must not hold up
+            // credits and CTS to the same peer.
             if let (Ok(()), Some(&WorkRequest::Put { endpoint: full, is_control: kind, .. })) =
                 (&flushed, queue.first())
             {
@@ -721,11 +721,11 @@ impl MessageLinks {
         self.lost.iter().find(|(peer, _)| *peer == rank).map(|(_, reason)| reason.as_str())
     }
 
-    /// Checks that no peer is gone.
+    /// Checks that no peer is lost.
     ///
     /// # Errors
     ///
-    /// Returns the first peer that is gone.
+    /// Returns the first peer that was lost.
     pub fn check_all(&self) -> Result<(), AdmissionError> {
         match self.lost.first() {
             None => Ok(()),

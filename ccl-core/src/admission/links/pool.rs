@@ -37,7 +37,7 @@ impl CreditPool {
         self.is_shared
     }
 
-    /// Returns whether no link asks for a credit or waits for one to be announced.
+    /// Returns whether no link asks for a credit, and no link has a credit to be announced.
     pub(super) fn is_idle(&self) -> bool {
         self.asking.is_empty() && self.served.is_empty()
     }
@@ -66,8 +66,8 @@ impl MessageLinks {
             let asks = inbound.asks_again();
             self.pool.free -= usize::from(given);
             self.counters.pool_credits += u64::from(given);
-            // The link is served even without a pool credit: `extend` may have granted free
-            // reserved slots, and the sender must learn of these credits.
+            // The link counts as served even if it got no pool credit: `extend` may have granted
+            // free reserved slots, and the sender must learn of these credits.
             self.pool.served.push(link);
             self.pool.asking.extend(asks.then_some(link));
         }

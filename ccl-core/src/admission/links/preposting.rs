@@ -38,10 +38,10 @@ impl MessageLinks {
         })
     }
 
-    /// Preposts the link's next receive that is not preposted yet. The placement, if any, is memory
-    /// of the call that nothing else uses before that receive. [`MessageLinks::received`] returns
-    /// the payload's address, which is in this memory or in the message's slot. Call this only when
-    /// the link [may prepost](MessageLinks::may_prepost).
+    /// Preposts the link's next receive that is not preposted yet. The placement, if any, must name
+    /// memory of the call that nothing else uses before that receive. [`MessageLinks::received`]
+    /// later returns the payload's address, in this memory or in the message's slot. Call this only
+    /// when the link [may prepost](MessageLinks::may_prepost).
     pub fn prepost(&mut self, link: Link, placement: Option<Placement>) {
         let shared = self.pool.is_shared();
         let Some((peer, channel)) = self.link(link) else { return };

@@ -9,9 +9,9 @@ use crate::types::{Collective, Rank};
 #[derive(Debug, Default)]
 pub(super) struct StripingState {
     policy: Option<Policy>,
-    /// The queue pairs that each link was made with.
+    /// The queue pairs that each link was made with, one [`Group`] per traffic class.
     made: Vec<Group>,
-    /// Peers on this rank's host, in order.
+    /// Peers on this rank's host, in ascending order.
     near: Vec<Rank>,
     /// Striping towards peers on the same host, and towards others.
     current: [Striping; 2],
@@ -35,8 +35,8 @@ impl StripingState {
 }
 
 impl MessageLinks {
-    /// Starts using the policy for which the links' queue pairs were made. `near` lists the peers
-    /// on this rank's host, in order.
+    /// Starts using the policy for which the links' queue pairs were made. `near` has the peers
+    /// on this rank's host, in ascending order.
     pub fn start_policy(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
         let (version, policy, asked) = (self.striping.version + 1, Some(policy), None);
@@ -44,8 +44,8 @@ impl MessageLinks {
     }
 
     /// Replaces the policy from the next call on, if there is a policy and the existing queue pairs
-    /// suffice for the new one. Otherwise the policy stays. Returns the first group of queue pairs
-    /// that is missing, if any.
+    /// suffice for the new one. Otherwise the policy stays. Returns the first [`Group`] of queue
+    /// pairs that the new policy needs and the links lack, if any.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
         let StripingState { policy: current, made, asked, .. } = &mut self.striping;
         *asked = None;

@@ -99,7 +99,7 @@ pub(super) struct ZeroCopy {
     receives: Vec<DirectReceive>,
     /// Time until which the call waits for acknowledgements.
     settle_by: Option<Instant>,
-    /// Payloads of the next messages, by link.
+    /// Payloads that callers have offered for next messages: link, address, registered memory.
     next: Vec<(Link, usize, LocalSlice)>,
 }
 
@@ -225,9 +225,9 @@ impl MessageLinks {
         !self.zero_copy.sends.is_empty()
     }
 
-    /// Returns the links whose messages hardware still reads from the call's memory: the call
-    /// cannot write that memory, nor end, before the peers acknowledge. Empty where a lane moves
-    /// bytes late, because memory can be reclaimed at once there.
+    /// Returns the links of the messages that hardware still reads from the call's memory: the call
+    /// cannot write that memory, nor end, before the peers acknowledge these messages. Empty if the
+    /// lane moves bytes late, because memory can then be reclaimed at once.
     pub fn unacknowledged(&self) -> impl Iterator<Item = Link> {
         let late = self.device.caps().redirects;
         self.zero_copy.sends.iter().filter(move |_| !late).map(|send| send.link)
@@ -240,7 +240,7 @@ impl MessageLinks {
             return true;
         }
         if !self.device.caps().redirects {
-            // The peer's hardware acknowledges without its process.
+            // Hardware acknowledges without the peer's process.
             return self.zero_copy.sends.is_empty();
         }
         let by = *self.zero_copy.settle_by.get_or_insert_with(|| {
@@ -252,7 +252,7 @@ impl MessageLinks {
     }
 
     /// Returns whether a call that is done may end at once: [`MessageLinks::flush`] would do
-    /// nothing, everything has left this process, and no zero-copy send is waited for.
+    /// nothing, everything has left this process, and the call has no memory for zero copy.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.queue.is_empty()
@@ -279,9 +279,10 @@ impl MessageLinks {
         true
     }
 
-    /// Offers memory of the call, which nothing else reads, for the payload of the link's next
-    /// message. Has no effect if the message has arrived. [`MessageLinks::received`] returns the
-    /// payload's address, which is in this memory or in the message's slot.
+    /// Offers memory of the call for the payload of the link's next message. Nothing else may read
+    /// that memory until the message is received. Has no effect if the message has arrived.
+    /// [`MessageLinks::received`] later returns the payload's address, in this memory or in the
+    /// message's slot.
     pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
         if !self.device.caps().redirects {
             return;
@@ -312,7 +313,8 @@ impl MessageLinks {
         }
     }
 
-    /// Ends the direct placement of the link's next message, which has been received.
+    /// Ends the direct placement of the link's next message, which is about to be released. Counts
+    /// the message if it was placed directly.
     pub(super) fn finish_receive(&mut self, link: Link) {
         let Some((peer, channel)) = self.link(link) else { return };
         let was_placed = matches!(peer.links[channel].0.destination(), Destination::At(_));

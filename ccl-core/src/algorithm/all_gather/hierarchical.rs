@@ -1,7 +1,7 @@
 //! Hierarchical `all_gather`: each block crosses to each other host once and is forwarded there.
 //!
 //! ```text
-//!   across   r ──► on each other host, the rank with r's local index (modulo the host's size)
+//!   across   r ──► on each other host, the rank with r's local index (modulo that host's size)
 //!   inside   the rank that got a block ──► all other ranks of its host
 //! ```
 //!

@@ -6,13 +6,14 @@
 //!   0 ◄─► 4   four blocks         rank 0 has them all
 //! ```
 //!
-//! If the number of ranks is not a power of two, each extra rank gives its block to a partner first
-//! and gets all other blocks from that partner last. In each round, a core rank (one that is not
-//! extra) has two runs of blocks: the blocks of a range of core ranks, and the blocks of the extra
-//! ranks whose partners are the first ranks of that range. The second run begins c blocks after the
-//! first, where c is the number of core ranks. Both runs travel in one message. Steps: log2 n (two
-//! more with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks. Otherwise an extra
-//! rank sends one block, its partner about 2n, and any other rank about n.
+//! If the number n of ranks is not a power of two, let c be the largest power of two below n. The
+//! ranks below c are core ranks; the others are extra ranks. Each extra rank gives its block to a
+//! partner first (rank c+j to core rank j), and gets all other blocks from that partner last. In
+//! each round, a core rank has two runs of blocks: the blocks of a range of core ranks, and the
+//! blocks of the extra ranks whose partners are the first ranks of that range. The second run
+//! begins c blocks after the first. One message has both runs. Steps: log2 n (log2 c and two more
+//! with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks. Otherwise an extra rank
+//! sends one block, its partner about 2n, and any other rank about n.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", 2005.
 

@@ -10,11 +10,11 @@
 //!   0 ◄─► 1   half of the parts     done
 //! ```
 //!
-//! The nearest ranks exchange most. If the number of ranks is not a power of two, each extra rank
-//! gives its input to a partner first and gets the result from that partner last. Let c be the
-//! number of ranks that are not extra. Steps: 2 log2 c (two more with extra ranks). Bytes sent per
-//! rank: 2(c-1)/c of the buffer; by partners of extra ranks, one buffer more; by extra ranks, one
-//! buffer in all.
+//! The nearest ranks exchange most. Let c be the largest power of two that is at most the number of
+//! ranks. The ranks from c on, if any, are extra ranks: each gives its input to a partner below c
+//! first and gets the result from that partner last. Steps: 2 log2 c (two more with extra ranks).
+//! Bytes sent per rank: 2(c-1)/c of the buffer; by partners of extra ranks, one buffer more; by
+//! extra ranks, one buffer in all.
 //! Source: R. Rabenseifner, "Optimization of collective reduction operations", 2004.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};

@@ -34,14 +34,14 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     steps: |hosts| 2 * (across(hosts) + inside(hosts)),
 };
 
-/// Input for the schedule of one rank.
+/// Values from which the schedule of one rank is made.
 struct Plan<'a> {
     position: Position<'a>,
-    /// The other ranks of the host.
+    /// The other ranks of the host, with their local indices.
     neighbours: Vec<Run<2>>,
-    /// The other ranks of the host that own a share, with the number of the share's first part.
+    /// The other ranks of the host that own a share, with the part number of the share's first cut.
     owners: Vec<Run<2>>,
-    /// The number of the first part of this rank's own share, if it has one.
+    /// The part number of the first cut of this rank's own share, if it has one.
     own: Option<u32>,
     names: Names,
 }
@@ -118,8 +118,8 @@ impl Plan<'_> {
         });
     }
 
-    /// Receives the contributions of this host's other ranks to a part. Returns all terms, own
-    /// first.
+    /// Receives the contributions of this host's other ranks to a cut. Returns all terms, this
+    /// rank's own first.
     fn contributions(&mut self, b: &mut Builder, mine: Slice) -> Vec<Terms> {
         let mut terms = vec![mine.into()];
         self.names.receive(b, &self.neighbours, mine, &mut terms);

@@ -7,11 +7,12 @@
 //!   0 ◄─────────────► 4   …                   sums of 8
 //! ```
 //!
-//! If the number of ranks is not a power of two, each extra rank gives its input to a partner first
-//! and gets the result from that partner last. Steps: log2 n (two more with extra ranks). Bytes
-//! sent per rank: log2 n times the buffer, so the algorithm is for short messages. Source: R.
-//! Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in
-//! MPICH", 2005.
+//! Let c be the largest power of two that is at most the number of ranks. The ranks from c on, if
+//! any, are extra ranks: each gives its input to a partner below c first and gets the result from
+//! that partner last. Steps: log2 c (two more with extra ranks). Bytes sent per rank: log2 c times
+//! the buffer; by partners of extra ranks, one buffer more; by extra ranks, one buffer in all. So
+//! the algorithm is for short messages. Source: R. Thakur, R. Rabenseifner and W. Gropp,
+//! "Optimization of collective communication operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -16,7 +16,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllToAll,
     family: Family::Direct,
     name: "direct",
-    summary: "each block straight to its rank; each rank starts with its successor, so none is \
+    summary: "each block straight to its rank; each rank starts with its successor, so no rank is \
               overloaded; one step",
     schedule,
     order: Order::None,

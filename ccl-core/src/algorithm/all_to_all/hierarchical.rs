@@ -62,7 +62,8 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Collects this host's blocks for each remote rank whose contact is this rank, and sends them.
+/// Collects this host's blocks for each remote rank whose [contact](Position::contact) is this
+/// rank, and sends them.
 fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2>]) {
     let Position { hosts, host, local, size, .. } = *position;
     position.each_remote(b, false, |b, remote| {

@@ -25,7 +25,7 @@ impl<const N: usize> Run<N> {
         std::array::from_fn(|of| Affine::constant(self.first[of]).step(dimension, self.steps[of]))
     }
 
-    /// Appends `next` if it continues the progression. Returns whether it did.
+    /// Appends `next` if it continues the progression. Returns whether `next` was appended.
     fn extend(&mut self, next: [u32; N]) -> bool {
         let far = i64::from(self.count);
         let fits = |of: usize| {
@@ -56,7 +56,7 @@ pub(in crate::algorithm) fn runs<const N: usize>(
     runs
 }
 
-/// Writes `body` for every tuple.
+/// Writes `body` into the schedule for every tuple; a run of several tuples becomes one loop.
 pub(in crate::algorithm) fn each<const N: usize>(
     b: &mut Builder,
     runs: &[Run<N>],
@@ -175,7 +175,7 @@ impl<'a> Position<'a> {
 
     /// Calls `body` for each group of remote ranks, with the local index of the group's first rank
     /// and the group's size. A group has at most as many ranks as this host, so that each rank of
-    /// the group has its own contact here.
+    /// the group has its own contact on this host.
     pub(in crate::algorithm) fn each_round(&self, remote: Remote, mut body: impl FnMut(u32, u32)) {
         let size = self.hosts.size(remote.host);
         for first in (0..size).step_by(self.size.max(1) as usize) {

@@ -52,7 +52,7 @@ pub(in crate::algorithm) fn reduce_around(b: &mut Builder, ring: Ring, target: S
 }
 
 /// Gathers around the ring: part c of the output goes once around, and every rank keeps a copy. The
-/// part starts at the rank that owns it and has just written it.
+/// part starts at its owner, whose output must already contain it.
 pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
     let Ring { own, ranks, next, prev } = ring;
     if ranks == 1 {
@@ -78,8 +78,8 @@ pub(in crate::algorithm) fn for_each_peer(
 }
 
 /// Writes `body` for every other rank, from the previous one down to the next one. If every rank
-/// sends to the next rank first and receives in this order, the ranks never all wait for the same
-/// rank.
+/// sends in the order of [`for_each_peer`] and receives in the order of this function, the ranks
+/// never all wait for the same rank.
 pub(in crate::algorithm) fn for_each_peer_backwards(
     b: &mut Builder,
     params: &Params<'_>,
@@ -126,9 +126,9 @@ pub(in crate::algorithm) fn fold_in(
     if last { b.reduce_last(target, &terms) } else { b.reduce(target, &terms) }
 }
 
-/// Folds `mine` and the children's shares, straight from their slots, and sends the sum to the
-/// parent; the root stores the sum in `result`. The sum has the scratch id `id`, and the children's
-/// shares have the ids from `id + 1` on.
+/// Folds `mine` and the children's shares, and sends the sum to the parent; the root stores the sum
+/// in `result`. The sum has the scratch id `id`, and the children's shares have the ids from
+/// `id + 1` on. Lowering replaces the scratch of the shares by the slots in which they arrive.
 pub(in crate::algorithm) fn reduce_up(
     b: &mut Builder,
     id: u8,

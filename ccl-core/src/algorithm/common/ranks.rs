@@ -3,12 +3,12 @@
 use crate::schedule::{Affine, Parts};
 use crate::types::Rank;
 
-/// Returns the rank `distance` further on the circle of `ranks`.
+/// Returns the rank that is `distance` ranks after `rank` on the circle of `ranks` ranks.
 pub(in crate::algorithm) fn after(rank: Rank, distance: u32, ranks: u32) -> Rank {
     Affine::constant(rank).plus(i64::from(distance)).modulo(ranks).eval(&[0; 3])
 }
 
-/// Returns the rank `distance` back on the circle of `ranks`.
+/// Returns the rank that is `distance` ranks before `rank` on the circle of `ranks` ranks.
 pub(in crate::algorithm) fn before(rank: Rank, distance: u32, ranks: u32) -> Rank {
     Affine::constant(rank).plus(-i64::from(distance)).modulo(ranks).eval(&[0; 3])
 }
@@ -63,9 +63,10 @@ impl Role {
 
 /// Returns the numbers below `parts` that are congruent to `rank` modulo `distance`.
 ///
-/// Algorithms halve by residues. A class modulo m consists of two classes modulo 2m: a rank keeps
-/// one, and its partner at distance m takes the other. The largest messages then go to the nearest
-/// ranks, and a number of parts that is not a power of two needs no special case.
+/// Algorithms halve a set of parts by residues. A class modulo m consists of two classes modulo 2m:
+/// a rank keeps one, and its partner at distance m takes the other. Since m starts at 1, the first
+/// and largest messages go to the nearest ranks. A number of parts that is not a power of two needs
+/// no special case.
 pub(in crate::algorithm) fn congruent(rank: Rank, distance: u32, parts: u32) -> Parts {
     let first = rank % distance;
     Parts::runs(Affine::constant(first), 1, distance, (parts - first).div_ceil(distance))
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_two() {
+    fn powers_of_two_determine_rounds_core_and_roles() {
         let seen: Vec<(u32, u32)> = (1..=9).map(|n| (rounds(n), core(n))).collect();
         let expected = [(0, 1), (1, 2), (2, 2), (2, 4), (3, 4), (3, 4), (3, 4), (3, 8), (4, 8)];
         assert_eq!(seen, expected);
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn residue_classes_partition() {
+    fn residue_classes_together_contain_each_part_once() {
         for parts in 4..20 {
             let mut seen: Vec<u32> = (0..4)
                 .flat_map(|rank| {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_message_of_a_binomial_tree() {
+    fn widest_is_the_size_of_the_largest_subtree_below_the_root() {
         for ranks in 1..70 {
             let root = Binomial::of(0, ranks, 0);
             let widest = root.children.iter().map(|child| child.size).max().unwrap_or(1);

@@ -10,7 +10,7 @@
 //!    7
 //! ```
 //!
-//! Each rank folds all its children at once, straight from the slots where they arrived. Steps:
+//! Each rank folds the sums of all its children at once, straight from their slots. Steps:
 //! ⌈log2 n⌉. Bytes sent per rank: the buffer; received by the root: log2 n times the buffer.
 
 use crate::algorithm::common::{Binomial, reduce_up, rounds};

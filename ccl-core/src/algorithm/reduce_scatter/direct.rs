@@ -1,5 +1,5 @@
-//! Direct `reduce_scatter`: every rank sends block q to rank q, which folds all blocks in rank
-//! order.
+//! Direct `reduce_scatter`: every rank sends block q of its input to rank q, which folds the blocks
+//! q of all ranks in rank order.
 //!
 //! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible. Every pair of ranks has traffic.
 

@@ -2,8 +2,8 @@
 //! another host, and sends the sum there once.
 //!
 //! ```text
-//!   inside   every rank ──► one rank of its host, the one with the block's local index (modulo the
-//!            host's size), which folds
+//!   inside   every rank ──► one rank of its host, the one with the local index of the block's rank
+//!            (modulo the host's size), which folds
 //!   across   that rank ──► the block's rank, which folds the sums of all other hosts with the
 //!            contributions of its own host's ranks
 //! ```

@@ -7,11 +7,12 @@
 //!   0 ◄─► 4   an eighth             rank 0 keeps 0: complete
 //! ```
 //!
-//! If the number of ranks is not a power of two, each extra rank gives its input to a partner
-//! first. The block of an extra rank belongs to the same residue class as its partner's block,
-//! travels with it, and is sent to the extra rank at the end. Steps: log2 n (two more with extra
-//! ranks). Bytes sent per rank: n-1 blocks (extra ranks: n blocks). Source: R. Thakur, R.
-//! Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
+//! Let c be the largest power of two that is at most the number n of ranks. The ranks from c on, if
+//! any, are extra ranks: each gives its input to a partner first (rank c+j to rank j). Block c+j is
+//! always sent to the same rank as block j, and at the end to the extra rank. Steps: log2 c (two
+//! more with extra ranks). Bytes sent per rank: n-1 blocks (extra ranks: n blocks). Source: R.
+//! Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in
+//! MPICH", 2005.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -98,7 +98,7 @@ const NEED_SCRATCH: [&str; 6] = [
 ];
 
 #[test]
-fn messages_are_combined_in_their_slots() {
+fn only_the_listed_algorithms_need_scratch() {
     each(|algorithm, world| {
         for rank in 0..world.ranks {
             let schedule = (algorithm.schedule)(&world.params(rank));
@@ -153,7 +153,7 @@ fn schedules_stay_small() {
 /// Checks schedules that have more runs of peers than there are names for scratch buffers: the
 /// hosts have one to seven ranks in irregular order.
 #[test]
-fn irregular_hosts_may_use_up_the_scratch_names() {
+fn irregular_hosts_may_use_up_the_scratch_names_without_wrong_results() {
     let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();
     let hosts = Rc::new(Hosts::of(&ids));
     assert!(hosts.count() > 16 && hosts.largest() > 4, "{hosts:?}");

@@ -14,7 +14,8 @@ use crate::types::{Collective, Rank};
 enum Value {
     /// The given part of the given rank's input.
     Input(Rank, u32),
-    /// A fold of these values, in order; true if its op is marked `last`: the result is complete.
+    /// A fold of these values, in order. The flag is true if the fold's op is marked `last`: the
+    /// result is then complete.
     Fold(Vec<Rc<Value>>, bool),
 }
 
@@ -234,9 +235,9 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
 }
 
 /// Checks that the longest chain of messages is as long as the algorithm says. The chain may be
-/// shorter in four cases: a doubling algorithm among ranks whose number is not a power of two, a
-/// double tree in which one tree is lower, a `send_recv` group without messages, and a hierarchical
-/// `broadcast` or `reduce`.
+/// shorter in four cases: in a tree or at doubling distances, if the number of ranks is not a power
+/// of two and the algorithm is not hierarchical; in a double tree, because one tree may be lower;
+/// in a `send_recv` group, which may have no messages; in a hierarchical `broadcast` or `reduce`.
 fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
     let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);
     let most = parties.iter().map(hops).max().unwrap_or(0);

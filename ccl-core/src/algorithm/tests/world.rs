@@ -9,13 +9,13 @@ use crate::topology::Hosts;
 use crate::types::{Collective, Rank};
 use crate::verify::placements;
 
-/// A collective with lengths.
+/// A collective with its root, the placement of its ranks on hosts, and the lengths of its blocks.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) collective: Collective,
     pub(super) ranks: u32,
     pub(super) root: Rank,
-    /// Elements of an even block; those of uneven blocks vary around this number.
+    /// Number of elements of an even block; an uneven block has up to 1.5 times as many.
     pub(super) count: usize,
     pub(super) hosts: Rc<Hosts>,
 }
@@ -45,7 +45,8 @@ impl World {
         (sends.collect(), recvs.collect())
     }
 
-    /// Returns the peer and the index of the peer's send that a receive of the group matches.
+    /// Returns the send that matches receive `recv` of `rank` in the made-up group: the peer that
+    /// sends, and the index of the send among all sends of that peer.
     fn matching(&self, rank: Rank, recv: u32) -> (Rank, u32) {
         let recvs = World::group(&self.params(rank)).1;
         let peer = recvs[recv as usize];

@@ -30,7 +30,7 @@ const SMALL: [DataType; 4] =
     [DataType::Int8, DataType::Uint8, DataType::Float8E4m3, DataType::Float8E5m2];
 
 #[test]
-fn all_pairs_of_eight_bit_values() {
+fn all_pairs_of_eight_bit_values_match_the_reference() {
     let left: Vec<u8> = (0..=u16::MAX).map(|pair| (pair >> 8) as u8).collect();
     let right: Vec<u8> = (0..=u16::MAX).map(|pair| pair as u8).collect();
     for data_type in SMALL {
@@ -41,7 +41,7 @@ fn all_pairs_of_eight_bit_values() {
 }
 
 #[test]
-fn all_eight_bit_values_by_all_scalars_and_many_divisors() {
+fn all_eight_bit_values_match_the_reference_for_all_scalars_and_many_divisors() {
     let all: Vec<u8> = (0..=u8::MAX).collect();
     for data_type in SMALL {
         for scalar in 0..=u8::MAX {
@@ -61,7 +61,7 @@ fn all_sixteen_bit_values(data_type: DataType) {
     for (at, &operand) in operands.iter().enumerate() {
         let other = elements(data_type, std::iter::repeat_n(operand, 1 << 16));
         let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];
-        // Two operators for each operand, all four for the ordinary ones.
+        // A special operand is tested with two of the operators, an ordinary operand with all four.
         for (turn, op) in ops.into_iter().enumerate() {
             if at % 2 == turn % 2 || ordinary.contains(&operand) {
                 check(data_type, op, (Scalar::NONE, 1), &[&all, &other]);
@@ -78,17 +78,17 @@ fn all_sixteen_bit_values(data_type: DataType) {
 }
 
 #[test]
-fn all_float16_values() {
+fn all_float16_values_match_the_reference() {
     all_sixteen_bit_values(DataType::Float16);
 }
 
 #[test]
-fn all_bfloat16_values() {
+fn all_bfloat16_values_match_the_reference() {
     all_sixteen_bit_values(DataType::Bfloat16);
 }
 
 #[test]
-fn all_pairs_of_special_values_of_the_wide_types() {
+fn all_pairs_of_special_values_of_each_type_match_the_reference() {
     for data_type in DataType::ALL {
         let specials = special_bits(data_type);
         let pairs: Vec<_> = specials

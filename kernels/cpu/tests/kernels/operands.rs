@@ -1,4 +1,4 @@
-//! Operands and buffers for the tests.
+//! Operands for the tests: special values and random values of each type, and their bytes.
 
 use ccl_core::types::DataType;
 
@@ -29,7 +29,7 @@ pub(crate) fn float_layout(data_type: DataType) -> Option<(u32, u64)> {
 }
 
 /// Returns zeros, subnormals, the ends of the range, infinities and NaN with and without payload;
-/// for integers the ends of the range.
+/// for integers, values near zero and near the ends of the signed and the unsigned range.
 pub(crate) fn special_bits(data_type: DataType) -> Vec<u64> {
     let sign = 1u64 << (8 * data_type.bytes() - 1);
     let magnitudes = match float_layout(data_type) {

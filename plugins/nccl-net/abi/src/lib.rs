@@ -52,7 +52,8 @@ pub const TRANSFER_BYTES_MAX: usize = 1 << 40;
 /// Value that NCCL stores in the request pointer before `irecv` as a hint: the plugin need not
 /// report completion.
 pub const OPTIONAL_COMPLETION: usize = 1;
-/// Value of an undefined traffic class, rail or plane.
+/// Value of an undefined traffic class, [rail](v12::Properties::rail) or
+/// [plane](v12::Properties::plane).
 pub const UNDEFINED: i32 = -1;
 
 /// Memory of the host; a bit of `Properties::memory_kinds`, and the kind of a registration.
@@ -66,7 +67,7 @@ pub const DMA_BUF: c_int = 4;
 pub const DEVICE_HOST: c_int = 0;
 /// Device type of a plugin with a part that runs on the GPU, in NCCL's kernels.
 pub const DEVICE_UNPACK: c_int = 1;
-/// Version of that part which NCCL's kernels support.
+/// Version of the device type [`DEVICE_UNPACK`] that NCCL's kernels support.
 pub const DEVICE_UNPACK_VERSION: c_int = 7;
 
 /// Result of a call: `ncclResult_t`.
@@ -211,7 +212,7 @@ pub struct Parts<const N: usize> {
 const _: () = assert!(size_of::<Parts<4>>() == 20 && size_of::<Parts<8>>() == 36);
 
 impl<const N: usize> Parts<N> {
-    /// Creates the parts of one physical device: itself.
+    /// Creates the parts of a physical device, whose only part is the device itself.
     #[must_use]
     pub const fn one(device: c_int) -> Parts<N> {
         let mut devices = [0; N];

@@ -104,9 +104,11 @@ pub struct Properties {
     pub collective_bytes_max: usize,
     /// Largest number of requests that NCCL may combine into one.
     pub multi_requests_max: c_int,
-    /// Rail of the device, or [`UNDEFINED`](crate::UNDEFINED).
+    /// Number of the device's rail, or [`UNDEFINED`](crate::UNDEFINED). A rail is one of several
+    /// networks; as a rule, it connects the NICs in the same position on all hosts.
     pub rail: i16,
-    /// Plane of the device, or [`UNDEFINED`](crate::UNDEFINED).
+    /// Number of the device's plane, or [`UNDEFINED`](crate::UNDEFINED). A plane is one of the
+    /// parallel networks within a rail.
     pub plane: i16,
 }
 const _: () = assert!(size_of::<Properties>() == 128);

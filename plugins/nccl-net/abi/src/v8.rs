@@ -1,4 +1,5 @@
-//! Version 8, since NCCL 2.20.3: lengths of messages are `int`s, and no device is virtual.
+//! Version 8, since NCCL 2.20.3: unlike in version 9, lengths of messages are `int`s, and a device
+//! is never made of several physical devices.
 
 use core::ffi::{CStr, c_int};
 use core::mem::offset_of;

@@ -62,8 +62,8 @@ impl ConnectionSettings {
 /// A connection to the other end of a communicator.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    // The owner of a connection declares it before its `OwnedMemory`, so the connection is dropped
-    // first. Dropping the lane ends all writes to that memory.
+    // A struct that holds a connection and `OwnedMemory` declares the connection first, so that the
+    // connection is dropped first: dropping the lane ends all writes to that memory.
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
@@ -141,9 +141,9 @@ impl Connection {
         caps.mapped || caps.redirects
     }
 
-    /// Redirects data that arrives at `from` into other memory; `None` ends the redirect. Returns
-    /// false, and changes nothing, if too much of the data has arrived or the data reaches beyond
-    /// `from`.
+    /// Redirects data that arrives at `from` to the memory `into`; if `into` is `None`, ends the
+    /// redirect. Returns false, and changes nothing, if too much of the data has arrived or the
+    /// data reaches beyond `from`.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -157,7 +157,7 @@ impl Connection {
         self.lane.set_striping(self.endpoint, striping);
     }
 
-    /// Returns the rails of the connection, if there can be several.
+    /// Returns the rails of the connection; none if it cannot have several.
     pub(crate) fn rails(&self) -> Vec<RailState> {
         self.lane.rails(self.endpoint)
     }
@@ -227,7 +227,8 @@ impl Connection {
         self.events = events;
     }
 
-    /// Returns whether no posted request needs another poll; true also if the peer is gone.
+    /// Returns whether all requests have left this process, so that none needs another poll; true
+    /// also if the peer is gone.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_drained())
     }

@@ -2,9 +2,10 @@
 //!
 //! Over TCP, this side's CPU moves the bytes. Even without a CTS, this side can therefore place a
 //! message into its buffer instead of its slot ([`ccl_core::transport::Lane::redirect`]).
-//! The sender fills the slots in turn, and messages mostly arrive in the order of their buffers. A
-//! message's header still arrives in the slot and shows whether the guess was right. After a wrong
-//! guess, the message is copied back to the slot before anything reads it there.
+//! The sender fills the slots in turn, and messages mostly arrive in the order of their buffers. So
+//! the next slot is guessed to get the message for the next buffer. A message's header still
+//! arrives in the slot and shows whether the guess was right. After a wrong guess, the message is
+//! copied back to the slot before anything reads the slot.
 
 use ccl_core::transport::{LocalSlice, MrKey};
 use ccl_memory::Region;
@@ -76,11 +77,12 @@ impl Expected {
         self.guesses
     }
 
-    /// Expects that the next slot gets the message for a buffer. Returns false if that slot is
-    /// taken or slots are not guessed. `held` are slots whose messages have no buffer yet. Take all
-    /// events before this call. Once a message has arrived whole, the lane no longer knows it, even
-    /// if the event of its arrival has not been taken: a redirect then applies to the slot's next
-    /// message.
+    /// Expects that the next slot that is not in `held` gets the message for a buffer. Returns
+    /// false if that slot has a guess already, if all slots are in `held`, or if slots are not
+    /// guessed. `held` is the set of slots, as bits, whose messages have no buffer yet. The caller
+    /// must have taken all events: the lane forgets a message as soon as the message has arrived
+    /// whole, even if its event has not been taken, and would redirect the slot's next message
+    /// instead.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,
@@ -145,8 +147,8 @@ impl Expected {
         found.map_or(Ok(()), |slot| self.release(connection, slot))
     }
 
-    /// Drops all guesses. New guesses begin after `last`, or at the oldest dropped guess. Call this
-    /// when all events have been taken. Returns whether there was any guess.
+    /// Drops all guesses. New guesses begin after slot `last` or, if it is none, at the oldest
+    /// dropped guess. The caller must have taken all events. Returns whether there was any guess.
     pub(crate) fn clear(
         &mut self,
         connection: &mut Connection,
@@ -168,8 +170,8 @@ impl Expected {
         }
     }
 
-    /// Ends the redirect of a guess. The redirect ends by itself when a put with payload arrives as
-    /// expected.
+    /// Ends the redirect of a guess. This changes nothing if a put with payload has arrived in the
+    /// slot: its arrival has ended the redirect.
     pub(crate) fn end(
         &self,
         connection: &mut Connection,

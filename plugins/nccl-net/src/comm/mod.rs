@@ -1,25 +1,25 @@
 //! NCCL's communicators: each is one direction of one connection.
 //!
-//! * **A receive is a CTS.** `irecv` writes a record of its buffers, a group, into the sender's
-//!   ring. The sender then writes each message directly into its buffer, and the immediate
-//!   identifies the group and the buffer.
+//! * **A receive is a CTS.** The buffers of one `irecv` are a group. `irecv` writes a record of the
+//!   group into the sender's ring. The sender then writes each message directly into its buffer,
+//!   and the immediate identifies the group and the buffer.
 //! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
-//!   known. Some slots are reserved for messages whose buffers are known, so that messages without
-//!   a posted receive cannot fill all slots. If all buffers of a group are short, its CTS is
-//!   withheld until a message in a slot has no buffer yet, until 1 ms has passed without events, or
-//!   until 10 ms have passed in any case. The two time limits are for a message that fits neither
-//!   its buffer nor a slot: it waits for the CTS.
-//! * **Over TCP, slots are large and mostly take no memory.** The sender does not copy a long
-//!   message: the message's memory stays in use until all of it is written to the socket. The
-//!   receiver redirects each slot's message to the buffer that it expects the message for.
+//!   known. Some slots are reserved for messages that have a CTS, so that messages without a posted
+//!   receive cannot fill all slots. If all buffers of a group are short, the CTS of the group is
+//!   withheld until a slot holds a message whose buffer is not posted yet, until 1 ms has passed
+//!   without events, or until 10 ms have passed even with events. The two time limits are for a
+//!   message that exceeds both its buffer and a slot: such a message waits for the CTS.
+//! * **Over TCP, slots are large and mostly take no memory**, because the receiver redirects each
+//!   slot's message to the buffer that it expects the message for. The sender does not copy a long
+//!   message: the message's memory stays in use until the whole message is written to the socket.
 //! * **Where the peer cannot reach the caller's memory**, messages come through slots in chunks.
 //! * **Both sides count messages and buffers**: the k-th message of a tag is for the k-th buffer
 //!   with that tag.
 //!
 //! Nothing waits here, except `Sender::release`: each call does the work that is possible now,
-//! unless a helper thread does it. Calls to one communicator take turns; communicators share only
-//! their device, context and queue-pair policy.
+//! unless a helper thread ([`crate::helpers`]) does it. Calls to one communicator take turns;
+//! communicators share only their device, context and queue-pair policy.
 
 pub(crate) mod buffer;
 pub(crate) mod connection;
@@ -46,22 +46,22 @@ pub(crate) const COMMS_MAX: i32 = 1 << 16;
 /// exceeds the device's limit for one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// Bytes of the shortest message that makes a communicator ask for help: a sender when the message
-/// is posted, a receiver when it has arrived.
+/// Bytes of the shortest message for which a communicator asks helper threads for help. A sender
+/// asks when the message is posted, a receiver when the message has arrived.
 const HELP_BYTES_MIN: usize = 64 << 10;
 /// Rate, in bytes per microsecond, of the slowest network on which helpers are of use.
 const HELP_BYTES_PER_US: usize = 1000;
 /// Time for which helpers poll beyond the time that the message takes at [`HELP_BYTES_PER_US`].
 const HELP_WITHIN: Duration = Duration::from_millis(1);
-/// Time after a helper's last poll for which the caller leaves polling to helpers.
+/// Time since a helper's last poll after which the caller polls again.
 const HELP_GAP_MAX: Duration = Duration::from_micros(20);
 /// Time between two polls of helpers that have nothing to copy.
 const HELP_PAUSE: Duration = Duration::from_micros(2);
 /// Shortest duration of a poll that is assumed to have copied bytes.
 const HELP_COPY_MIN: Duration = Duration::from_micros(5);
 
-/// Factor by which slots are longer than `short_bytes` if they take memory only for messages
-/// without a known buffer.
+/// Factor by which slots are longer than `short_bytes` if the device redirects: the slots then take
+/// memory only for messages without a known buffer.
 const LONG_SLOT: usize = 64;
 /// Largest number of bytes of such a slot, unless `short_bytes` is larger.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
@@ -202,8 +202,9 @@ impl Wait {
         self.moved = self.moved.max(now);
     }
 
-    /// Logs a warning if the request makes no progress for `warn_after`, even if other requests of
-    /// the connection do. Returns an error after `timeout`, or if the peer is gone.
+    /// Logs a warning if the request makes no progress for `warn_after`, even while other requests
+    /// of the connection progress. Returns an error if the request makes no progress for `timeout`,
+    /// or if the peer is gone.
     fn judge(
         &mut self,
         connection: &Connection,

@@ -109,8 +109,8 @@ pub(crate) struct Receiver {
     expected: Expected,
     /// Set of groups, as bits, that have a withheld CTS and a buffer for which no slot is guessed.
     unexpected: u64,
-    /// Slot in which a message has arrived although its guess named another slot; new guesses
-    /// begin after this slot.
+    /// Slot in which a message has arrived contrary to the guesses, if any; new guesses begin after
+    /// this slot.
     astray: Option<usize>,
     /// True while messages whose CTS has been sent arrive in slots all the same. During this time,
     /// nobody can guess which slots are left for the messages without a CTS.
@@ -328,7 +328,7 @@ impl Receiver {
             }
             group.stage = Stage::Vacant;
             group.id = id.next();
-            // The acknowledgement would travel with the next message, which may not come soon.
+            // Otherwise the acknowledgement leaves only with a later put or poll of this side.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
                 connection.flush_acknowledgements(now);
             }
@@ -415,7 +415,8 @@ impl Receiver {
         self.expected.end(&mut self.connection, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
         if meant.is_some_and(|(at, _)| self.withheld >> at & 1 == 0) {
-            // The message has a CTS but came in a slot. More may do so: guessing pauses.
+            // The message has a CTS but came in a slot. More such messages may come, so guessing
+            // pauses.
             self.is_mixed = true;
         } else if is_right || guess.took(bytes) {
             self.expected.learn(is_right);
@@ -486,7 +487,8 @@ impl Receiver {
         }
     }
 
-    /// Drops all guesses. New guesses begin after `last`, if that is known.
+    /// Drops all guesses. New guesses begin after slot `last` or, if it is none, at the oldest
+    /// dropped guess.
     fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
         self.unexpected = self.withheld;
         if self.expected.clear(&mut self.connection, last)? {
@@ -592,8 +594,8 @@ impl Receiver {
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
     /// announced. A quarter is enough while messages are held or slots are not guessed, because
     /// then the peer may need a slot for a message with a CTS. The peer reserves at least a quarter
-    /// of all slots for such messages; with less than a quarter unannounced, the peer can use at
-    /// least one reserved slot.
+    /// of all slots for such messages. As long as less than a quarter of all slots are free but not
+    /// announced, the peer can use at least one reserved slot.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -699,8 +701,8 @@ impl Receiver {
         number
     }
 
-    /// Withdraws deregistered memory. This is necessary because deregistration withdraws memory
-    /// from one communicator only, and this communicator may have used that memory too.
+    /// Withdraws deregistered memory. Deregistration has withdrawn it only from the communicator
+    /// that NCCL passed; others, such as this one, may have used the same memory.
     fn forget_gone(&mut self) {
         let gone = |known: &Known| known.memory.strong_count() == 0;
         while let Some(known) = self.known.iter().find(|known| gone(known)) {
@@ -713,7 +715,7 @@ impl Receiver {
         let Some(at) = self.known.iter().position(|known| known.mr == id) else { return };
         let known = self.known.swap_remove(at);
         if known.number != THROUGH_SLOTS && self.connection.lost.is_none() {
-            // A peer that does not get the note does not need it.
+            // If the note cannot be sent, the peer is gone and needs no note.
             let _ = self.connection.note(&Note::Withdrawn(known.number));
         }
     }

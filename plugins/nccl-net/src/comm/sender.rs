@@ -21,7 +21,7 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::RequestId;
 
-/// Largest number of requests of one communicator: NCCL's limit times the buffers of a group.
+/// Largest number of requests of one communicator: NCCL's limit times [`GROUP_MAX`].
 const REQUESTS: usize = 256;
 /// Largest number of the peer's registrations that CTS may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// whose message is put directly into the peer's buffer.
 const CHUNK_ID: u64 = REQUESTS as u64;
 
-/// A buffer of the peer that no message has been sent to yet.
+/// A buffer of the peer that a CTS has announced.
 #[derive(Clone, Copy, Debug)]
 struct Cts {
     receive: Receive,
@@ -69,8 +69,8 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes sent. Through slots: those so far; `None` until the first chunk is posted. Put
-    /// directly in several parts: all bytes of the message, once all parts are done.
+    /// Bytes sent so far through slots; `None` until the first chunk is posted. If the message is
+    /// put directly in several parts: `None` until all parts are done, then all of its bytes.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -87,8 +87,8 @@ struct Slots {
     /// Set of slots that may be filled.
     free: u32,
     /// Slot at which the next search for a free slot begins. It advances only if the receiver's
-    /// device redirects (`Caps::redirects`), so that a message for a slot is placed into a posted
-    /// buffer. Such a receiver expects the slots to be filled in turn.
+    /// device redirects (`Caps::redirects`). Such a receiver expects the slots to be filled in
+    /// turn, and redirects each slot's message to the buffer that the message is expected for.
     turn: u32,
 }
 
@@ -117,14 +117,15 @@ pub(crate) struct Sender {
     staging: OwnedMemory,
     /// Set of slots of `staging` that are being sent from.
     busy: u32,
-    /// Requests of zero-copy sends under way, by slot. The send reads the memory of its request.
+    /// Request whose memory a zero-copy send to a slot is reading, for each slot; none if there is
+    /// no such send.
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// True once the peer has said that it is ready.
     is_peer_ready: bool,
     /// Number of chunks that were sent so far, modulo 2^32.
     chunks: u32,
-    /// Memory that the peer has shared, by the number that the peer gave it.
+    /// Memory that the peer has shared; each key is the number that the peer gave the memory.
     memory: BTreeMap<u32, RemoteMr>,
     tags: Tags,
     pending_cts: Vec<Cts>,
@@ -273,7 +274,7 @@ impl Sender {
         self.post_new();
         self.release(None, until);
         let requests = &self.requests;
-        // A message that arrived in parts is still announced.
+        // A message whose parts have all arrived is still announced to the peer.
         self.waiting.retain(|slot| {
             let request = &requests[usize::from(*slot)];
             request.bytes > 0 && request.sent == Some(request.bytes)
@@ -351,7 +352,7 @@ impl Sender {
         }
         let Request { bytes, tag, stage, cts, .. } = *request;
         if stage.is_reading() {
-            // Only the lane knows the progress of a put.
+            // Only the lane knows the progress of a put, so any event of the connection counts.
             request.wait.moves(connection.moved);
         }
         request.wait.judge(connection, settings, now, || {
@@ -415,7 +416,7 @@ impl Sender {
             Stage::Sending => request.stage = Stage::Done,
             Stage::Parts(left) if *left > 1 => *left -= 1,
             Stage::Parts(_) => {
-                // All parts have arrived: a chunk without bytes tells the peer so.
+                // All parts have arrived: a chunk without bytes announces the message to the peer.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
                 // No put reads the message's memory again.
@@ -429,8 +430,8 @@ impl Sender {
     /// Takes the CTS of a group.
     fn cts_came(&mut self, group: u32) {
         let at = group as usize % GROUPS * RECORD_BYTES;
-        // The peer may be overwriting the record. It does so only after all messages of `group`
-        // have arrived.
+        // The peer may be overwriting the record, but only after all messages of `group` have
+        // arrived: nobody then needs the record.
         let read = self.ring.region.read_words::<RECORD_BYTES>(at);
         let record = read.ok().and_then(|record| Record::decode(&record));
         let Some(record) = record.filter(|record| record.group == group) else { return };

@@ -34,8 +34,8 @@ const SETTINGS: Settings = Settings {
 };
 const TAGS: u64 = 4;
 
-/// A simulated world with a sender and a receiver, which have a device on each rail: the `r`th
-/// device of side `s` is rank `2 r + s`.
+/// A simulated world with a receiver (side 0) and a sender (side 1), which have a device on each
+/// rail: the device of side `s` on rail `r` is rank `2 r + s` of the world.
 struct TwoSides {
     world: World,
     rails: u32,
@@ -47,7 +47,7 @@ struct TwoSides {
     helpers: Option<Random>,
 }
 
-/// A message to be sent. Lists of messages are in the order of their buffers.
+/// A message to be sent. A list of messages is in the order in which their buffers are posted.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     tag: i32,
@@ -136,7 +136,7 @@ impl TwoSides {
         self.world.step();
     }
 
-    /// Returns whether both sides have all rails.
+    /// Returns whether all rails are up on both sides.
     fn is_whole(&mut self) -> bool {
         let is_whole = |connection: &mut super::connection::Connection| {
             connection.rails().iter().all(|rail| rail.is_up)
@@ -176,9 +176,10 @@ struct Traffic<'t> {
     messages: &'t [Message],
     source: Arc<Mr>,
     sink: (Id, Arc<Mr>),
-    /// Messages below `sent` and those in `early` are sent; `received` counts posted buffers.
+    /// Number of messages that have been sent in order; those in `early` have been sent, too.
     sent: usize,
     early: Vec<usize>,
+    /// Number of buffers that have been posted.
     received: usize,
     sending: Vec<Flight>,
     receiving: Vec<Flight>,
@@ -300,7 +301,12 @@ fn run(sides: &mut TwoSides, messages: &[Message], random: &mut Random, fails: b
             sides.world.disconnect(2 * rail + first, 2 * rail + other);
         }
         sides.go_on();
-        assert!(sides.world.now() < until, "{} of {} arrived", traffic.done, messages.len());
+        assert!(
+            sides.world.now() < until,
+            "{} of {} messages arrived in time",
+            traffic.done,
+            messages.len()
+        );
     }
     let mut seen = vec![0; bytes];
     into.read(0, &mut seen).unwrap();
@@ -340,7 +346,7 @@ fn messages_survive_rails_that_fail() {
 
 /// Tests that messages arrive if callers and, at random, helpers poll.
 #[test]
-fn messages_arrive_whoever_polls() {
+fn messages_arrive_if_callers_and_helpers_poll() {
     for seed in 0..4 {
         let mut random = Random::new(seed);
         let conditions = Conditions { ordered: true, redirects: true, ..Conditions::default() };
@@ -355,7 +361,8 @@ fn messages_arrive_whoever_polls() {
     }
 }
 
-/// Closes the sender while a message is left to a helper: the message arrives.
+/// Sends a message right after a helper has polled, so that `isend` leaves the message to the
+/// helper. Then closes the sender before a helper polls again, and checks that the message arrives.
 fn left_to_a_helper(sides: &mut TwoSides) {
     let region = || Region::private(200_000);
     let source = Arc::new(ok(Mr::new(&sides.sender.connection().mr_device, region())));
@@ -449,8 +456,8 @@ fn nothing_is_sent_to_a_peer_that_is_gone() {
     assert!(error.text.contains("its process has ended"), "{}", error.text);
 }
 
-/// Fault of a lane: its farewell does not end before `is_over` is set. Asserts that closing another
-/// communicator does not block meanwhile.
+/// Fault of a lane: its farewell does not end before `is_over` is set. The fault also asserts that
+/// closing another communicator does not block meanwhile.
 #[derive(Clone, Debug, Default)]
 struct Slow {
     asked: Arc<AtomicUsize>,
@@ -488,7 +495,7 @@ fn farewells_of_closed_communicators_advance_together() {
     assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "one round must poll each farewell once");
     slow.is_over.store(true, Ordering::Relaxed);
     assert!(progress.drain(ccl_clock::now()));
-    assert!(!progress.drain(ccl_clock::now()), "a closed communicator is left");
+    assert!(!progress.drain(ccl_clock::now()), "a closed communicator was not dropped");
 }
 
 /// Tests that a receiver may close before its sender: ranks do not close at the same time.

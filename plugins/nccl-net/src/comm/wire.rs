@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const GROUP_MAX: usize = 8;
 /// Largest number of groups that a receiver may have outstanding.
 pub(crate) const GROUPS: usize = 64;
-/// Bytes that a CTS record has in the ring; a record with few buffers uses less.
+/// Bytes that the ring has for each CTS record; a record with few buffers fills fewer of them.
 pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;
 /// Bytes before a chunk's payload.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -87,7 +87,7 @@ impl Record {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct RecordLayout {
-    /// Number and count of the group.
+    /// Number of the group, in the low bits, and number of its buffers.
     word: u32,
     sum: u32,
     entries: [Entry; GROUP_MAX],
@@ -115,9 +115,9 @@ fn u48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// Returns the checksum of a record's bytes except the checksum's own. A record may be
-/// overwritten while it is read: the checksum is then wrong, and the new record is announced by an
-/// immediate of its own.
+/// Returns the checksum of a record's bytes, without the bytes of the checksum itself. A record may
+/// be overwritten while it is read: the checksum is then wrong, and the new record is announced by
+/// an immediate of its own.
 fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
@@ -140,7 +140,8 @@ pub(crate) struct Header {
     pub(crate) at: u64,
     /// Bytes of the chunk.
     pub(crate) bytes: u64,
-    /// Bytes of the message; at most the buffer's bytes if the sender has the CTS of the buffer.
+    /// Bytes of the message. A sender that has the CTS of the buffer sends no more bytes than the
+    /// buffer has.
     pub(crate) total: u64,
 }
 
@@ -157,13 +158,14 @@ impl Header {
 }
 
 /// A decoded immediate. With several rails, a put that was in flight on a failed rail is identified
-/// by its immediate. Chunks and credits use the same slots again, so a turn (a counter modulo a
-/// power of two) makes their immediates differ. The turn serves no other purpose.
+/// by its immediate. Slots are used again and again, so a turn (a counter modulo a power of two)
+/// makes the immediates of chunks for the same slot differ, and likewise those of credits. The turn
+/// serves no other purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Tells the receiver that a chunk is in this slot.
     Chunk { slot: usize, turn: u32 },
-    /// Tells the sender that the record of this group is in its ring.
+    /// Tells the sender that the record of this group is in the sender's ring.
     Cts(u32),
     /// Tells the receiver that the message for this buffer of this group is in the buffer.
     Direct(u32, usize),
@@ -192,7 +194,8 @@ impl Immediate {
         kind << KIND_SHIFT | value
     }
 
-    /// Decodes an immediate. The group number of [`Immediate::Direct`] has 23 bits only.
+    /// Decodes an immediate. [`Immediate::Direct`] holds only the low 23 bits of its group's
+    /// number.
     pub(crate) fn decode(immediate: u32) -> Option<Immediate> {
         let value = immediate & NUMBER_MASK;
         let (low, high) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
@@ -209,8 +212,8 @@ impl Immediate {
         }
     }
 
-    /// Creates an immediate that announces the first run of free slots. Returns the immediate and
-    /// the slots that remain. `slots` must not be empty.
+    /// Creates an immediate that announces the first run of adjacent slots in `slots`, a set of
+    /// free slots that must not be empty. Returns the immediate and the slots that remain.
     pub(crate) fn freed(slots: u32, turn: u32) -> (Immediate, u32) {
         let first = slots.trailing_zeros();
         let count = (slots >> first).trailing_ones();
@@ -226,12 +229,13 @@ pub(crate) enum Note {
     Ring(RemoteKey),
     /// Slots of the receiver: their number, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),
-    /// This side has imported the peer's ring or slots. A connection is ready only after this note,
-    /// so that the connecting side can try another path if the import fails.
+    /// Says that the side that sends this note has imported the other side's ring or slots. A
+    /// connection is ready only after this note, so that the connecting side can try another path
+    /// if the import fails.
     Ready,
-    /// Memory that CTS will name by this number.
+    /// Number by which CTS records will name some memory, and the remote key of that memory.
     Memory(u32, RemoteKey),
-    /// Number of memory that CTS will not name any more.
+    /// Number of memory that CTS records will not name any more.
     Withdrawn(u32),
     /// Name of the side that sends the note, for people.
     Peer(String),
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn free_slots_are_announced_by_one_immediate_per_run() {
+    fn free_slots_are_announced_by_one_immediate_per_run_of_adjacent_slots() {
         for slots in [1, 0x8000, 0xffff, 0x0ff0, 0b1011_0111, 0xaaaa] {
             let (mut told, mut left, mut immediates) = (0u32, slots, 0);
             while left != 0 {

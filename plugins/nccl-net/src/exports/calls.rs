@@ -1,4 +1,5 @@
-//! Functions that NCCL calls; a suffix names the newest version with that signature.
+//! Functions that NCCL calls; a suffix names the newest version of the interface in which the
+//! function has this signature.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -178,7 +179,7 @@ unsafe fn connect(
     unsafe { put(comm, std::ptr::null_mut()) }?;
     let handle: *mut [u8; HANDLE_BYTES] = handle.cast();
     let mut handle = NonNull::new(handle).ok_or_else(|| null("the handle"))?;
-    // SAFETY: a handle has that many bytes, and only this call uses them.
+    // SAFETY: a handle has `HANDLE_BYTES` bytes, and only this call uses them.
     let handle = unsafe { handle.as_mut() };
     let Some(id) = plugin.connect(known, device, handle)? else { return Ok(()) };
     // SAFETY: as above.
@@ -264,7 +265,7 @@ pub(super) unsafe extern "C" fn isend_v9(
     request: *mut *mut c_void,
 ) -> NcclResult {
     with("isend", |plugin| {
-        // SAFETY: NCCL has room for the request at `request`. Null means that it cannot be taken.
+        // SAFETY: NCCL has room for the request at `request`. Null asks NCCL to call again.
         unsafe { put(request, std::ptr::null_mut()) }?;
         let comm = id(comm, "the sending communicator")?;
         let sent = plugin.isend(comm, data.addr(), bytes, tag, registration(mr))?;
@@ -395,7 +396,7 @@ pub(super) unsafe extern "C" fn iflush(
 ) -> NcclResult {
     with("iflush", |_| {
         id(comm, "the receiving communicator")?;
-        // SAFETY: NCCL has room for the request at `request`. Null means that none is needed.
+        // SAFETY: NCCL has room for the request at `request`. Null means that no flush is needed.
         unsafe { put(request, std::ptr::null_mut()) }
     })
 }

@@ -77,7 +77,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
 ///
 /// # Safety
 ///
-/// `from` is null, or points to `count` valid values that nobody changes meanwhile.
+/// `from` is null, or points to `count` valid values that nobody changes while the slice is in use.
 unsafe fn slice<'a, T>(from: *const T, count: c_int, what: &str) -> Result<&'a [T], NetError> {
     let count = usize::try_from(count)
         .map_err(|_| NetError::argument(format!("{what} cannot have {count} elements")))?;
@@ -96,8 +96,8 @@ unsafe fn region(data: *mut c_void, bytes: usize) -> Result<Region, NetError> {
     if bytes == 0 || start.addr().get().checked_add(bytes).is_none() {
         return Err(NetError::argument(format!("cannot register {bytes} bytes of memory")));
     }
-    // SAFETY: the caller keeps the bytes valid until they are deregistered, and `Mr` accesses none
-    // of them after that.
+    // SAFETY: the caller keeps the bytes valid until they are deregistered. `Mr`, the registration
+    // that holds the region, accesses none of them after that.
     Ok(unsafe { Region::new(start, bytes, Arc::new(())) })
 }
 

@@ -18,7 +18,7 @@ fn joined(bytes: usize) -> Pair {
 }
 
 #[test]
-fn devices_are_described() {
+fn a_device_has_properties_but_a_number_past_the_last_device_is_an_error() {
     let _turn = ONE_AT_A_TIME.lock();
     let context = init();
     let mut count = 0;
@@ -203,9 +203,12 @@ fn messages_reach_their_buffers_in_any_order_of_posting() {
                     assert_eq!(size, bytes.min(room), "size of message {at} with seed {seed}");
                     let (start, end) = (at * each, at * each + size);
                     let same = pair.into[start..end] == pair.from[start..end];
-                    assert!(same, "content of message {at} with seed {seed}");
+                    assert!(same, "message {at} has wrong content with seed {seed}");
                     let behind = &pair.into[start + room..start + room + fence];
-                    assert!(behind.iter().all(|byte| *byte == 0), "past buffer {at}, seed {seed}");
+                    assert!(
+                        behind.iter().all(|byte| *byte == 0),
+                        "bytes past the buffer of message {at} have changed with seed {seed}"
+                    );
                 }
             }
             let all = posted == order.len() && next == messages.len() && open == 0;
@@ -242,7 +245,7 @@ fn all_tests_pass_with_few_slots_and_with_helpers() {
     let helpers = [("tcp", "16", "3"), ("shm", "16", "3")];
     for (transport, slots, threads) in few_slots.into_iter().chain(helpers) {
         let mut test = std::process::Command::new(std::env::current_exe().unwrap());
-        // The child process runs the same tests as this one.
+        // The child process runs the same tests as this process.
         test.args(std::env::args().skip(1));
         test.env(CHOICE, transport).env("FERROCCL_NET_SLOTS", slots);
         test.env("FERROCCL_NET_THREADS", threads);
@@ -304,7 +307,7 @@ fn receives_are_accepted_up_to_the_limit_and_no_further() {
 }
 
 #[test]
-fn a_transfer_progresses_without_calls_of_test() {
+fn a_transfer_progresses_while_nobody_calls_the_plugin() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(8 << 20);
     let sent = pair.isend(0, 8 << 20, 1);
@@ -383,7 +386,7 @@ fn memory_can_be_deregistered_while_it_is_sent() {
 }
 
 #[test]
-fn invalid_pointers_are_errors_and_no_crash() {
+fn invalid_pointers_cause_errors_and_no_crash() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(100);
     let request = pair.irecv(&[(0, 100, 1)]);

@@ -29,7 +29,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// NCCL's two communicators of one connection, `sendComm` and `recvComm`. Each has one registered
-/// buffer.
+/// buffer: the sender has `from`, registered as `out`, and the receiver `into`, registered as
+/// `back`.
 pub(crate) struct Pair {
     pub(crate) context: *mut c_void,
     pub(crate) listener: *mut c_void,

@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::plugin::Plugin;
 
-/// Time after which a missing event counts as prevented by a fault.
+/// Short wait, after which an event that has not happened counts as one that never happens.
 const WHILE: Duration = Duration::from_millis(300);
 const LONG: usize = 100_000;
 
@@ -23,7 +23,7 @@ struct Rig {
     handle: crate::handle::Handle,
     send: u64,
     receive: u64,
-    /// Longest time to wait for an expected event.
+    /// Longest wait for an event: short if a fault is planted, which may prevent the event.
     patience: Duration,
 }
 
@@ -40,13 +40,14 @@ impl Rig {
         Rig { plugin, context, listener, handle, send, receive, patience }
     }
 
-    /// Returns how long to wait for a violation: long enough for a slow machine if the fault is
-    /// planted.
+    /// Returns the longest wait for a violation: if the fault is planted, long enough for a slow
+    /// machine; if not, short.
     fn violation_within(&self) -> Duration {
         if self.patience == WHILE { PATIENCE } else { WHILE }
     }
 
-    /// Registers leaked memory, which no test takes back.
+    /// Leaks and registers memory, which no test deregisters. Returns its start, its length and its
+    /// registration.
     fn memory(&self, bytes: Vec<u8>) -> (*mut u8, usize, u64) {
         let bytes = bytes.leak();
         let start = bytes.as_mut_ptr();
@@ -126,7 +127,7 @@ fn check(fault: Fault, violates: fn(&Rig) -> bool) {
         assert_eq!(
             violates(&rig),
             planted.is_some(),
-            "{fault:?} must be seen if and only if it is planted: {planted:?}"
+            "{fault:?} must be seen if and only if it is planted; planted: {planted:?}"
         );
         let _ = rig.plugin.finalize(rig.context);
     }
@@ -194,7 +195,7 @@ fn a_flush_that_never_completes_is_observed() {
 }
 
 #[test]
-fn a_completed_request_that_ends_another_is_observed() {
+fn a_call_of_irecv_consumed_that_ends_a_later_request_is_observed() {
     check(Fault::ConsumedFrees, |rig| {
         let (first, _) = rig.irecv(&[(1, 1)]);
         rig.isend(vec![7], 1).unwrap();
@@ -252,7 +253,7 @@ fn takes_long(call: impl FnOnce()) -> bool {
 }
 
 #[test]
-fn connecting_never_completes() {
+fn a_planted_fault_makes_connecting_never_complete() {
     let config = Config { interfaces: "lo".to_owned(), fault: Some(Fault::NeverConnects) };
     let plugin: &'static Plugin = Box::leak(Box::new(Plugin::new(config)));
     let context = plugin.init().unwrap();
@@ -266,13 +267,13 @@ fn connecting_never_completes() {
 }
 
 #[test]
-fn accepting_blocks() {
+fn a_planted_fault_makes_accepting_block() {
     let rig = Rig::new(Some(Fault::BlockingAccept));
     assert!(takes_long(|| assert_eq!(rig.plugin.accept(rig.listener), Ok(None))));
 }
 
 #[test]
-fn connecting_blocks() {
+fn a_planted_fault_makes_connecting_block() {
     // Nobody accepts meanwhile.
     assert!(takes_long(|| assert!(Rig::new(Some(Fault::BlockingConnect)).send > 0)));
 }

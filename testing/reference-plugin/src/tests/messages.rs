@@ -33,7 +33,7 @@ fn messages_of_all_sizes_arrive_in_order() {
 }
 
 #[test]
-fn groups_take_messages_by_tag_and_equal_tags_in_order() {
+fn each_buffer_of_a_group_gets_the_next_message_of_its_tag() {
     let pair = Pair::new();
     let tags = [3, 1, 2, 1, 9, 8, 7, 1];
     let buffer = |seed| Buffer::new(pair.send, bytes(1000, seed));
@@ -76,7 +76,7 @@ fn a_message_that_nobody_waits_for_lets_others_pass() {
 }
 
 #[test]
-fn thirty_two_requests_are_in_flight_without_a_test() {
+fn thirty_two_messages_arrive_before_any_request_is_tested() {
     let pair = Pair::new();
     let mut out: Vec<Buffer> =
         (0..32).map(|seed| Buffer::new(pair.send, bytes(100_000, seed))).collect();
@@ -131,7 +131,7 @@ fn a_message_longer_than_its_buffer_is_truncated() {
 }
 
 #[test]
-fn posted_messages_are_sent_after_the_close() {
+fn a_message_posted_before_the_close_still_arrives() {
     let pair = Pair::new();
     let size = 24 << 20;
     let mut out = Buffer::new(pair.send, bytes(size, 3));
@@ -147,7 +147,7 @@ fn posted_messages_are_sent_after_the_close() {
 }
 
 #[test]
-fn memory_is_left_alone_when_it_is_deregistered() {
+fn memory_is_not_written_after_its_deregistration() {
     let pair = Pair::new();
     let size = 24 << 20;
     let mut out = Buffer::new(pair.send, bytes(size, 3));

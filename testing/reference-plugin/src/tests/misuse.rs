@@ -15,7 +15,7 @@ use crate::versions::{ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncc
 const WRONG: NcclResult = NcclResult::INVALID_ARGUMENT;
 
 #[test]
-fn pointers_that_were_never_handed_out_are_refused() {
+fn calls_with_invalid_arguments_are_refused() {
     let pair = Pair::new();
     let mut buffer = Buffer::new(pair.send, vec![0; 9]);
     for nobody in [null_mut(), without_provenance_mut(usize::MAX - 7), pair.context] {
@@ -47,7 +47,7 @@ fn pointers_that_were_never_handed_out_are_refused() {
 }
 
 #[test]
-fn a_request_is_done_once() {
+fn a_request_that_was_reported_as_done_cannot_be_tested_again() {
     let pair = Pair::new();
     let mut out = Buffer::new(pair.send, vec![1; 64]);
     let mut into = [Buffer::new(pair.receive, vec![0; 64])];
@@ -60,7 +60,7 @@ fn a_request_is_done_once() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_a_remote_error() {
+fn a_sender_that_is_gone_is_a_remote_error() {
     let pair = Pair::new();
     let mut into = [Buffer::new(pair.receive, vec![0; 64])];
     let received = irecv(pair.receive, &mut into, &[1]).unwrap();
@@ -90,7 +90,7 @@ fn a_receiver_that_is_gone_is_a_remote_error() {
 }
 
 #[test]
-fn strangers_disturb_nobody_and_a_listener_accepts_many() {
+fn a_listener_accepts_many_peers_and_strangers_disturb_none_of_them() {
     let context = init();
     let Listening(listener, handle) = listen(context);
     // SAFETY: any 128 bytes are a handle.
@@ -116,15 +116,15 @@ fn strangers_disturb_nobody_and_a_listener_accepts_many() {
 }
 
 #[test]
-fn threads_end_with_the_last_context() {
-    // Other tests may hold contexts, so this test cannot expect the thread to end. It shows that a
-    // context is finalised only once.
+fn a_context_is_finalised_only_once() {
+    // The end of the last context also ends the plugin's thread. Other tests may hold contexts, so
+    // this test cannot check the end of the thread.
     let (one, two) = (init(), init());
     assert_eq!((finalize(one), finalize(one), finalize(two)), (Ok(()), Err(WRONG), Ok(())));
 }
 
 #[test]
-fn the_device_is_described_in_all_versions() {
+fn version_12_describes_the_device_and_all_versions_name_the_plugin() {
     let mut properties = std::mem::MaybeUninit::<v12::Properties>::uninit();
     // SAFETY: there is room for the properties.
     check(unsafe { net().properties.unwrap()(0, properties.as_mut_ptr()) }).unwrap();

@@ -165,7 +165,7 @@ pub(super) fn irecv(comm: Pointer, buffers: &mut [Buffer], tags: &[c_int]) -> Re
     })
 }
 
-/// Returns the sizes of a request once it is done.
+/// Returns the sizes of a request; `None` if the request is not done yet.
 pub(super) fn test(request: Pointer) -> Result<Option<[c_int; 8]>> {
     let (mut done, mut sizes) = (0, [-1; 8]);
     // SAFETY: there is room for the flag and the sizes.

@@ -27,7 +27,9 @@ enum Event {
     To(u32, Input),
     /// Bytes for one end of a wire; `None` is the end of the stream.
     Wire(usize, usize, Option<Vec<u8>>),
-    GateVerdict(u32, ConnectionId, u32),
+    /// A rank (the first field) has dialed another rank (the last field), whose kernel now accepts
+    /// or refuses the connection.
+    ConnectionAttempt(u32, ConnectionId, u32),
 }
 
 /// Wire: for each end, its rank, its connection if known, and the arrival time of the last bytes
@@ -114,7 +116,9 @@ impl ControlNet {
                     let end = Input::HangUp(connection);
                     self.hand(rank, bytes.map_or(end, |b| Input::Bytes(connection, b)), now);
                 }
-                Event::GateVerdict(from, connection, to) => self.verdict(from, connection, to, now),
+                Event::ConnectionAttempt(from, connection, to) => {
+                    self.verdict(from, connection, to, now)
+                }
             }
         }
     }
@@ -194,7 +198,7 @@ impl ControlNet {
         let index = rank as usize;
         while let Some((connection, to)) = self.nodes[index].control.next_dial() {
             if let Some(at) = self.arrival(rank, to, now) {
-                self.push(at, Event::GateVerdict(rank, connection, to));
+                self.push(at, Event::ConnectionAttempt(rank, connection, to));
             }
         }
         if self.nodes[index].control.wants_rendezvous_port() {

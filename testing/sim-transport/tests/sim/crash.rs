@@ -105,7 +105,7 @@ fn after_a_silent_crash_the_deadline_ends_the_survivors() {
 /// A step of a ring waits for an acknowledgement before it overwrites memory that is still being
 /// sent. The error of such a wait names the peer that does not acknowledge.
 #[test]
-fn a_rank_that_must_acknowledge_is_named() {
+fn a_rank_that_does_not_acknowledge_is_named() {
     let mut acknowledgements = 0;
     for things in 1..80 {
         let mut job = Job::new(3, find("ring"), 700);
@@ -132,7 +132,7 @@ fn a_rank_that_must_acknowledge_is_named() {
 }
 
 #[test]
-fn a_crash_before_the_start_names_the_dead_at_once() {
+fn a_rank_that_crashed_before_the_start_is_soon_named() {
     let job = Job::new(4, find("direct"), 1000);
     let world = World::new(4, Conditions::default(), 1);
     let links = connect(&job, &world, &mut |_, lane| lane);

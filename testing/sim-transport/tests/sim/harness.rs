@@ -29,11 +29,13 @@ pub(crate) struct Job {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: Rank,
-    /// Elements of an even block; uneven blocks have from none to 1.5 times this number.
+    /// Elements of a block, if all blocks have the same length. In collectives whose blocks differ
+    /// in length, such as all_to_all_v, a block has 0, 0.5, 1 or 1.5 times this number.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
-    /// True if the smaller buffer is a block of the larger one.
+    /// True if input and output share one buffer. If their sizes differ, the smaller is a block of
+    /// the larger.
     pub(crate) in_place: bool,
     pub(crate) config: Config,
     /// Ranks on each host; the last host may have fewer.

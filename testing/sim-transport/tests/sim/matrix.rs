@@ -28,12 +28,12 @@ const TIMING: ControlTiming =
 const MOMENT: Duration = Duration::from_millis(500);
 /// Time after a fault within which every survivor has its error and the agreement.
 const ENDED: Duration = Duration::from_secs(5);
-/// Time within which every job has ended.
+/// Time within which every job has ended; a job with [`Fault::Delay`] has five times as long.
 const BOUND: Duration = Duration::from_secs(12);
 /// Time within which the control planes have connected.
 const MET: Duration = Duration::from_millis(300);
 
-/// Defect that is planted to check that the judge finds it.
+/// Defect that is planted in one rank, to check that the run of a cell finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plant {
     Nothing,
@@ -72,6 +72,7 @@ struct Member {
     completed: u64,
     /// Time of the next call.
     ready: Instant,
+    /// Pause after each call.
     late: Duration,
     error: Option<Noted>,
     wrong: Option<String>,
@@ -178,7 +179,7 @@ struct Run {
     start: Instant,
     fault_at: Instant,
     injected: bool,
-    /// True if the job was not over when the fault happened.
+    /// True if the fault happened before the job was over.
     hit: bool,
 }
 
@@ -218,7 +219,8 @@ fn conditions(fault: Fault, victim: u32, at: Instant) -> Conditions {
     conditions
 }
 
-/// Returns all cells but connection resets, which are repaired below the simulated layers.
+/// Returns all cells except those of connection resets. Resets are repaired by a layer below those
+/// that the simulator runs.
 fn cells() -> Vec<Cell> {
     Cell::all().into_iter().filter(|cell| cell.fault != Fault::Broken).collect()
 }
@@ -459,7 +461,7 @@ impl Run {
     }
 }
 
-/// Runs a cell. Returns whether the job was not over when the fault happened.
+/// Runs a cell. Returns whether the fault happened before the job was over.
 fn run(cell: &Cell, seed: u64, plant: Plant) -> Result<bool, String> {
     let mut run = Run::new(cell, seed, plant);
     run.run()?;
@@ -468,7 +470,7 @@ fn run(cell: &Cell, seed: u64, plant: Plant) -> Result<bool, String> {
 }
 
 #[test]
-fn every_cell_under_many_seeds() {
+fn every_cell_ends_as_expected_under_many_seeds() {
     let all = cells();
     let mut ran = vec![0; all.len()];
     let (mut runs, mut hits) = (0, 0);

@@ -45,7 +45,7 @@ struct Nothing;
 impl Faults for Nothing {}
 
 #[test]
-fn without_faults_the_middleware_changes_nothing() {
+fn a_fault_injector_without_faults_changes_nothing() {
     let (simulated, expected) = with_faults(|| Nothing);
     simulated.check(&expected).unwrap();
     assert_eq!(simulated.refused(), 0);
@@ -89,7 +89,7 @@ impl Faults for Haunted {
         ) = (name_of(&event), &event)
         {
             let slots = 4;
-            // If renewed, the immediate names the same slot one lap later, before the slot's new
+            // If renewed, the immediate names the next message of the same slot, before that
             // message has come.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
             let immediate = Immediate::message(channel, later).encode();
@@ -177,14 +177,14 @@ impl Faults for Misplaced {
 }
 
 #[test]
-fn misplaced_and_doubled_cts_records_are_dropped() {
+fn misplaced_and_doubled_cts_records_do_no_harm() {
     let hardware = Conditions { redirects: false, ..Conditions::default() };
     for by in [0, 1, 3, 7] {
         let (simulated, expected) = under(hardware.clone(), || Misplaced { by, count: 0 });
         simulated.check(&expected).unwrap();
         let landed =
             simulated.counters.iter().map(|counters| counters.zero_copy_received).sum::<u64>();
-        assert!(landed > 0, "{by}: no message was placed directly");
+        assert!(landed > 0, "offset {by}: no message was placed directly");
         assert_eq!(simulated.refused(), 0, "offset {by}: immediates or CTS were refused");
     }
 }
@@ -347,7 +347,8 @@ fn credits_are_sent_while_the_lane_refuses_data() {
     assert!(!all[1].readable(link(0)), "the lane took data that it must refuse");
 }
 
-/// Fault that changes nothing and notes which steps of a farewell it sees.
+/// Fault that changes nothing. It notes "farewell" for each [`Lane::poll_shutdown`], which is for
+/// one endpoint or for all, and "detach" for each endpoint that is detached.
 #[derive(Debug, Default)]
 struct Parting(Arc<Mutex<Vec<&'static str>>>);
 
@@ -364,7 +365,7 @@ impl Faults for Parting {
 }
 
 #[test]
-fn dropped_links_say_farewell_to_all_peers_before_they_wait_for_any_peer() {
+fn dropped_links_say_farewell_to_all_peers_before_they_detach_from_any_peer() {
     let job = Job::new(3, find("ring"), 1);
     let world = World::new(3, Conditions::default(), 1);
     let log = Parting::default();

@@ -17,7 +17,7 @@ fn compare(job: &Job, conditions: Conditions) {
 }
 
 #[test]
-fn all_types_and_operators() {
+fn all_types_give_the_same_bits_with_sum_max_and_avg() {
     for algorithm in all() {
         for data_type in DataType::ALL {
             for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg] {
@@ -33,7 +33,7 @@ fn all_types_and_operators() {
 }
 
 #[test]
-fn all_ranks_roots_lengths_slots_and_channels() {
+fn all_rank_counts_roots_lengths_slots_and_channels_give_the_same_bits() {
     for algorithm in all() {
         for ranks in [1, 2, 3, 4, 5, 8] {
             let roots = if algorithm.collective.has_root() { ranks } else { 1 };
@@ -52,7 +52,7 @@ fn all_ranks_roots_lengths_slots_and_channels() {
 }
 
 #[test]
-fn in_place_and_out_of_place() {
+fn calls_in_place_and_out_of_place_give_the_same_bits() {
     for algorithm in all() {
         for (ranks, count) in [(1, 5), (2, 1), (3, 200), (5, 0), (8, 301)] {
             let roots = if algorithm.collective.has_root() { ranks } else { 1 };

@@ -4,7 +4,7 @@ use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
 use ccl_core::types::Collective;
 
-/// Returns every algorithm, by collective, and grouped messages.
+/// Returns every algorithm, one collective after the other, and then grouped messages.
 pub(crate) fn all() -> Vec<&'static Algorithm> {
     algorithm::all().chain([&MESSAGES]).collect()
 }

@@ -76,13 +76,14 @@ fn a_slot_is_granted_again_only_after_its_immediate() {
     let (world, mut links) = begin();
     (0..SLOTS as u8).for_each(|value| send(&world, &mut links[0], TO, 8, value));
     world.advance(world.now() + Duration::from_secs(1));
+    // The messages of at most a quarter of the slots may be taken before their immediates.
     let early = SLOTS as u8 / 4;
     for value in 0..early {
         assert!(links[1].readable(FROM));
         take(&mut links[1], 8, value);
     }
     assert!(!links[1].readable(FROM), "another message is readable before the lane is polled");
-    // The message back carries the credit for all slots that are free.
+    // A message in the other direction carries the credit for all slots that are free.
     let is_granted = |links: &mut [MessageLinks]| {
         send(&world, &mut links[1], FROM, 8, 0);
         world.advance(world.now() + Duration::from_secs(1));

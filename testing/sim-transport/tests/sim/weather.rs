@@ -151,7 +151,7 @@ fn idle_peers_leave_their_credits_to_others() {
 /// Links that request credits of the pool at the same time get one credit each in turn, so both
 /// get equally many.
 #[test]
-fn links_that_ask_at_once_get_as_many_credits() {
+fn links_that_ask_at_the_same_time_get_equally_many_credits() {
     let mut job = Job::new(3, &INCAST, 1);
     // Two slots for each link, and four in the pool.
     (job.config.slots, job.config.budget_bytes) = (8, 8 * (16 + 256));

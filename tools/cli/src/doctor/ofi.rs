@@ -155,7 +155,7 @@ fn shown(rows: &[Row]) -> String {
             let _ = write!(text, "\n{}: {sentence}", provider.name);
         }
     }
-    text + "\n\nFERROCCL_TRANSPORT=ofi uses one of them; FERROCCL_OFI_PROVIDER chooses it.\n"
+    text + "\n\nFERROCCL_TRANSPORT=ofi uses one provider; FERROCCL_OFI_PROVIDER selects it.\n"
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_line_for_each_provider_and_what_it_lacks() {
+    fn each_provider_has_a_line_in_the_table_and_a_line_per_missing_feature() {
         let provider = Provider {
             name: "tcp;ofi_rxm".to_owned(),
             version: "117.0".to_owned(),

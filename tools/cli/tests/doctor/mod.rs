@@ -558,7 +558,7 @@ fn only_harmful_settings_are_reported() {
 /// A card of AMD has a switch of its own: the link from this switch to the slot is judged. The link
 /// inside the card always has its full width and speed.
 #[test]
-fn a_card_begins_with_its_own_switch() {
+fn an_amd_card_is_judged_by_the_link_and_path_of_its_own_switch() {
     let machine = Machine::healthy();
     with_amd(&machine);
     // The GPU's function becomes the upstream port of the card's switch, below the board's switch.
@@ -634,7 +634,7 @@ fn missing_and_odd_files_break_no_check() {
 }
 
 #[test]
-fn this_machine_is_examined_at_once() {
+fn this_machine_is_examined_within_seconds() {
     let start = Instant::now();
     let Output { status, stdout, stderr } = ferroccl(&["doctor"], &[]);
     println!("{}", String::from_utf8_lossy(&stdout));
@@ -646,7 +646,7 @@ fn this_machine_is_examined_at_once() {
 }
 
 #[test]
-fn peers_are_reached_refused_or_unknown() {
+fn an_open_port_is_ok_a_closed_one_a_warning_and_an_unknown_host_a_fault() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap().to_string();
     let peer = |peer: &str| {
@@ -714,7 +714,7 @@ fn example() -> Machine {
 }
 
 #[test]
-fn its_page_lists_all_checks_and_shows_what_it_says() {
+fn its_page_lists_all_checks_and_shows_what_the_command_prints() {
     let page = include_str!("../../../../docs/doctor.md");
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
     let expected: Vec<String> =

@@ -11,7 +11,8 @@ fn ferroccl(arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Each provider is tested in its own process; there is an error without libfabric.
+/// Checks that the providers shm and tcp are listed with the results of their tests, or that a
+/// missing libfabric is an error.
 #[test]
 fn providers_are_listed_and_tried() {
     let (status, out, errors) = ferroccl(&["--json"]);

@@ -1,5 +1,5 @@
-//! ACS (access control services): with ACS redirection on, a bridge sends traffic between two
-//! devices below it up through the processor.
+//! ACS (access control services): if ACS redirection is on, traffic between two devices below a
+//! bridge does not turn around at the bridge, but goes through the processor.
 
 use std::collections::{BTreeMap, BTreeSet};
 

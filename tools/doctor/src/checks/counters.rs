@@ -136,8 +136,10 @@ fn congestion_of(host: &Host, port: &Port) -> Finding {
     let pauses = super::pauses::of(host, &interface);
     let seen: Vec<String> = counted.into_iter().chain(pauses).collect();
     if !off.is_empty() {
-        let evidence =
-            format!("ECN: at all priorities, {interface} {} (ecn/*/enable)", off.join(" and "));
+        let evidence = format!(
+            "congestion notices (ECN, CNP): at all priorities, {interface} {} (ecn/*/enable)",
+            off.join(" and ")
+        );
         let remedy = "nothing, if PFC alone is meant to hold back senders. If DCQCN is meant, \
                       switch it on for the priority that RoCE uses, on all hosts and switches: \
                       `echo 1 > /sys/class/net/IF/ecn/roce_np/enable/PRIO`, likewise roce_rp";

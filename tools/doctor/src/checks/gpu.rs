@@ -229,7 +229,7 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
         let (idle_least, idle_near) = nearest(gpu, &idle);
         if !idle_near.is_empty() && (used.is_empty() || idle_least < least) {
             let instead = match used.is_empty() {
-                true => "no other device has an active port".to_owned(),
+                true => "no other device has such a port".to_owned(),
                 false => format!("the devices in use are farther: {near}, {}", words(least)),
             };
             let evidence = format!(

@@ -12,8 +12,8 @@ use ferroccl::tools::Deadline;
 use ferroccl::tools::own_hosts;
 use ferroccl::tools::resolve;
 
-/// Time in which a peer must answer, divided among its addresses. For a single address, it covers
-/// two dropped packets: they are sent again after 1 s and after 3 s.
+/// Time in which a peer must answer, divided among its addresses. A single address is reached even
+/// if two SYNs are lost: TCP sends the SYN again 1 s and 3 s after the first.
 const REACH_WITHIN: Duration = Duration::from_secs(5);
 /// Least ratio of two interfaces' speeds at which the slower one is reported.
 const SLOWER: u32 = 4;
@@ -113,8 +113,8 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
     }))
 }
 
-/// Returns a finding if an interface is much faster than one that is used, or than one that may be
-/// used by default.
+/// Returns a finding if an interface of `used` is much slower than the fastest interface that is
+/// up. With `by_default`, `used` has the interfaces that ranks may use because none is selected.
 fn slow(
     subject: &str,
     all: &[Interface],
@@ -169,8 +169,8 @@ pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
                 "no route leads out of this host; if rank 0 runs here, other ranks get only the \
                  host's name: {shown}"
             ),
-            "if ranks are on several hosts, set FERROCCL_BOOTSTRAP_HOST to a name or address of \
-             this host that they reach",
+            "if ranks are on several hosts, set FERROCCL_BOOTSTRAP_HOST to a name or address at \
+             which the other hosts reach this host",
         ),
     }]
 }

@@ -1,5 +1,5 @@
-//! Native libraries, opened at run time and never linked: the installed ones, and the features
-//! that need a missing one.
+//! Native libraries, which are opened at run time and never linked: the checks report which
+//! libraries are installed, and which features are lost without those that are missing.
 
 use std::collections::BTreeSet;
 
@@ -149,7 +149,7 @@ fn one(host: &Host, known: &Known) -> Finding {
 }
 
 /// Returns the versions of all files of this name in the library directories; `LD_LIBRARY_PATH` is
-/// first. A version is empty if the file's real name has none.
+/// first. A version is empty if the file's name, with all links followed, has none.
 pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     let asked = host.job.library_path.split(':').filter(|path| path.starts_with('/'));
     let mut seen = Vec::new();

@@ -4,9 +4,9 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// Twice the memory that a communicator's slots need by default.
+/// Least limit of locked memory: twice what a communicator's slots need by default.
 const LOCKED_BYTES_MIN: u64 = 64 << 20;
-/// Usual default of the soft limit of open files.
+/// Least soft limit of open files: its usual default.
 const FILES_MIN: u64 = 1024;
 /// Number of open files that the hard limit must allow: one or two connections to each of a few
 /// thousand peers.
@@ -37,7 +37,7 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
     } else if !has_rdma {
         let evidence = format!(
             "{evidence}; this host has no RDMA device, but NCCL also locks the host memory that \
-             its GPUs access"
+             GPUs access"
         );
         Finding::advice("", evidence, RAISE)
     } else if limit < LOCKED_BYTES_MIN {
@@ -50,7 +50,7 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
 }
 
 /// Checks the limits of open files: over TCP, each peer needs at least one connection. When many
-/// ranks join, rank 0 raises its own soft limit to what it needs, or to the hard limit.
+/// ranks join, rank 0 raises its own soft limit to what it needs, at most to the hard limit.
 pub(super) fn open_files(host: &Host) -> Vec<Finding> {
     let Some([limit, most]) = limits(host, "Max open files") else {
         return vec![unreadable()];

@@ -4,7 +4,7 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// Least size of /dev/shm: published commands that start containers set this size.
+/// Least size of /dev/shm: the size that published commands for containers set (`--shm-size`).
 const SHARED_BYTES_MIN: u64 = 1 << 30;
 /// Least free bytes of /dev/shm: NCCL takes up to 10 MiB for each pair of neighbours.
 const FREE_BYTES_MIN: u64 = 256 << 20;

@@ -29,7 +29,8 @@ checks! {
     "configuration", configuration,
         "whether every variable of `ferroccl config` can be read";
     "memlock", limits::memlock,
-        "the limit of locked memory (/proc/self/limits), CAP_IPC_LOCK, and whether RDMA needs it";
+        "the limit of locked memory (/proc/self/limits), CAP_IPC_LOCK, and whether there are RDMA \
+         devices, which lock memory";
     "open-files", limits::open_files,
         "the limits of open files (/proc/self/limits), soft and hard";
     "shared-memory", memory::shared,
@@ -49,8 +50,8 @@ checks! {
     "acs", acs::bridges,
         "the ACS control register of the bridges above GPUs (needs root; else reported as unknown)";
     "iommu", iommu::translation,
-        "/sys/class/iommu, the kernel's command line, and whether the group of a GPU or network \
-         device is translated";
+        "/sys/class/iommu, the kernel's command line, and whether the IOMMU group of a GPU or \
+         network device is translated";
     "gpu-driver", gpu::driver,
         "the driver of each GPU, /dev/nvidiactl, and whether NVIDIA's modules and libraries are \
          of one version";
@@ -65,7 +66,8 @@ checks! {
     "gids", rdma::gids,
         "the entry of each port's GID table that would be used: whether it is RoCE v2 and routed";
     "mtu", rdma::mtu,
-        "MTU of RoCE interfaces (4096 bytes of payload, equal on all) and of other fast interfaces";
+        "MTU of RoCE interfaces (whether packets carry 4096 bytes, and whether all these MTUs are \
+         equal) and of other fast interfaces";
     "rdma-counters", counters::losses,
         "counters and hw_counters of errors, losses and retransmissions, against the packets \
          received";
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checks_have_names_of_their_own() {
+    fn no_two_checks_have_the_same_name() {
         let mut names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -83,8 +83,8 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
         }
         _ if known.is_empty() => {
             let evidence = format!("the firmware does not name the NUMA node of {names}");
-            let remedy = "look whether the BIOS has an option for it (NPS, SNC), or ask the \
-                          provider; virtual machines often hide it";
+            let remedy = "look whether the BIOS has an option for NUMA nodes (NPS, SNC), \
+                          or ask the provider; virtual machines often hide the nodes";
             Finding::unknown(subject, evidence, remedy)
         }
         Some(node) if known.contains(&node) => {

@@ -12,9 +12,9 @@ pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     }
 }
 
-/// Returns the nonzero pause counters of priorities, recognized by the names that most drivers give
-/// them (`rx_prio3_pause`, `tx_pfc_frames_prio3`). Returns one line if all these counters are zero,
-/// and none if there are no such counters.
+/// Returns the nonzero per-priority pause counters, a line each. They are recognized by their usual
+/// names (`rx_prio3_pause`, `tx_pfc_frames_prio3`). If all of them are zero, returns one line that
+/// says that no pause was counted; if there are no such counters, returns no line.
 fn tell(counters: &[(String, u64)]) -> Vec<String> {
     let is_pause = |name: &str| {
         let by_priority = name.contains("prio") || name.contains("pfc") || name.contains("ctrl");
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_of_priorities_are_found_among_counters() {
+    fn per_priority_pause_counters_are_found_among_all_counters() {
         let all = |names: &[(&str, u64)]| {
             Vec::from_iter(names.iter().map(|(name, count)| ((*name).to_owned(), *count)))
         };

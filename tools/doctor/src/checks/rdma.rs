@@ -89,7 +89,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
                     "look at the cable; a port that stays at INIT waits for a subnet manager \
                      (`ibstat`, opensm)"
                 }
-                _ => "look at the cable and the switch's port, and bring its interface up",
+                _ => "look at the cable and the switch's port, and bring this port's interface up",
             };
             let evidence = format!("{shown}: the port carries no data");
             Finding::warning(port.name.clone(), evidence, remedy)
@@ -121,7 +121,7 @@ fn lost(host: &Host) -> Vec<Finding> {
         let has = known.iter().any(|device| device.address() == Some(address.as_str()));
         (can && !has).then(|| {
             let evidence = "is an RDMA adapter, but /sys/class/infiniband has no device for it";
-            let remedy = "`modprobe mlx5_ib` (or its own driver), and `modprobe ib_uverbs`; \
+            let remedy = "`modprobe mlx5_ib` (or the adapter's driver), and `modprobe ib_uverbs`; \
                           containers see only the devices that they are given";
             // A container may have only some of the host's devices.
             match known.is_empty() {

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_show_the_formula_and_the_printed_digits() {
+    fn answers_show_the_formula_and_numbers_with_five_digits() {
         let text = ask("all_gather", "bytes=536870912 ranks=8 bandwidth=450GB/s").unwrap();
         assert!(text.contains("T = B (N - 1) / (N W)"), "{text}");
         assert!(text.contains("time            1.0439 ms"), "{text}");

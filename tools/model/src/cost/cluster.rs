@@ -2,8 +2,8 @@
 //! nodes, for large messages, by algorithm.
 //!
 //! Two efficiencies describe an implementation: the share of the links' bandwidth that it reaches
-//! within nodes, and between them. With these two, the links determine the predictions for other
-//! clusters and collectives.
+//! within nodes, and the share between nodes. Given both shares, predictions for other clusters and
+//! collectives follow from the bandwidths of the links.
 
 /// Nodes and the links that join them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,14 +116,14 @@ mod tests {
         for (nodes, measured) in [(1.0, 344e9), (2.0, 81e9), (3.0, 58e9), (16.0, 45e9)] {
             about(p5(nodes).all_to_all_busbw(), measured, 0.15);
         }
-        // Each of two channels carries half of this rate; beyond four nodes NCCL uses only one
+        // Each of two channels carries half of the 43 GB/s. Beyond four nodes, NCCL uses only one
         // channel.
         assert_eq!(p5(4.0).send_recv_bytes_per_s(2.0, 21.5e9), 43e9);
         about(p5(5.0).send_recv_bytes_per_s(1.0, 21.5e9), 21e9, 0.05);
     }
 
     #[test]
-    fn switches_that_reduce_gain_less_than_they_could() {
+    fn reducing_switches_speed_up_all_reduce_by_the_measured_factor() {
         let without = Cluster { in_network: 1.0, ..p5(1.0) };
         about(without.all_reduce_busbw(), 370e9, 1e-9);
         about(p5(1.0).all_reduce_busbw() / without.all_reduce_busbw(), 1.3, 1e-9);

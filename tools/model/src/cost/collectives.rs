@@ -79,16 +79,16 @@ pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
 
 /// Returns the wire rate of a link at which an all_reduce by the switches reaches `busbw`:
 /// `busbw (N + 1) / (2 (N − 1))`. Together, ranks and switches send the array `N + 1` times; busbw
-/// counts `2 (N − 1)` sends. So a busbw can exceed the bandwidth of the link. (Count of sends:
-/// engineering book, "SHARP".)
+/// counts `2 (N − 1)` sends, which is more for `N > 3`. A busbw can then exceed the bandwidth of
+/// the link. (Count of sends: engineering book, "SHARP".)
 #[must_use]
 pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {
     busbw * (ranks + 1.0) / (2.0 * (ranks - 1.0))
 }
 
-/// Returns the wire rate of each rank's network at which a hierarchical all_reduce reaches `busbw`:
-/// `busbw (k − 1) / (n − 1)` for `n` ranks on `k` hosts. Only data between hosts crosses the
-/// network.
+/// Returns the wire rate between hosts, per rank, at which a hierarchical all_reduce (first within
+/// each host, then between hosts) reaches `busbw`: `busbw (k − 1) / (n − 1)` for `n` ranks on `k`
+/// hosts. Only data between hosts crosses the network.
 #[must_use]
 pub fn hierarchical_wire_rate(busbw: f64, hosts: f64, ranks: f64) -> f64 {
     busbw * (hosts - 1.0) / (ranks - 1.0)
@@ -109,7 +109,7 @@ mod tests {
     const NODE: f64 = 450e9;
 
     #[test]
-    fn gathering_and_reducing_within_a_node() {
+    fn all_gather_and_all_reduce_within_a_node_match_the_source() {
         about(all_gather_s(4096.0 * 65536.0 * 2.0, 8.0, NODE), 1.044e-3, 5e-4);
         let bytes = 2.0 * 1024.0 * 16384.0;
         about(all_gather_approximate_s(bytes, NODE), 74.6e-6, 1e-3);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_within_a_node() {
+    fn dense_and_ragged_all_to_all_within_a_node_match_the_source() {
         about(all_to_all_s(1e9, 8.0, NODE), 243e-6, 1e-3);
         about(all_to_all_approximate_s(1e9, 8.0, NODE), 278e-6, 1e-3);
         let dense = all_to_all_approximate_s(1e9, 8.0, NODE);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_the_wire() {
+    fn wire_rates_and_hierarchical_times_match_the_source() {
         about(in_network_wire_rate(480.0, 8.0), 308.6, 2e-4);
         about(hierarchical_wire_rate(377.34, 4.0, 32.0), 36.52, 2e-4);
         let bytes = 4.0 * f64::from(1 << 30);

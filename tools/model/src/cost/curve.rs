@@ -1,8 +1,8 @@
 //! Cost curve of a collective, fitted to measurements at some sizes.
 //!
 //! One line `T = a + B / W` does not describe a collective. NCCL sends small sizes as packets with
-//! flags inside, and large ones in slices with a separate counter; it calls these protocols LL,
-//! LL128 and Simple. A curve has one line for each protocol, each from the size where the previous
+//! flags inside (its protocols LL and LL128), and large ones in slices with a separate counter (its
+//! protocol Simple). A curve has one line for each protocol, each from the size where the previous
 //! one ends.
 
 /// Line through the measurements of one protocol.
@@ -314,11 +314,12 @@ mod tests {
             let curve = sweep.curve();
             1000.0 * curve.time_s(4e6) / curve.time_s(4e9)
         };
-        // The source measured 1257.165 against 374.391 Gb/s: 3.36 times.
+        // The source measured 1257.165 Gb/s for the large message and 374.391 Gb/s for the small
+        // ones: the small ones take 3.36 times as long.
         about(slower(&A100_ALL_REDUCE), 3.36, 0.15);
-        // The source's program measured 3722.8 against 1146.1 Gb/s, a ratio of 3.25; the predicted
-        // ratio is 40 % larger. The model is fitted to another program of the source, whose ratio
-        // is 36 % larger: 4.4 (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB).
+        // On H200, one program of the source measured 3722.8 and 1146.1 Gb/s, a ratio of 3.25; the
+        // predicted ratio is 40 % larger. The model is fitted to another program of the source,
+        // whose ratio is 36 % larger: 4.4 (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB).
         about(slower(&H200_ALL_REDUCE), 3.25, 0.41);
     }
 

@@ -12,7 +12,7 @@ pub struct Level {
 
 impl Level {
     /// Returns the rate at which an all_gather or reduce_scatter passes this level:
-    /// `D W / (D − 1)`.
+    /// `D W / (D − 1)` for `D` children of `W` bytes per second each.
     #[must_use]
     pub fn gather_bytes_per_s(&self) -> f64 {
         self.children * self.child_bytes_per_s / (self.children - 1.0)
@@ -29,8 +29,8 @@ pub fn tree_gather_bytes_per_s(levels: &[Level]) -> Option<(usize, f64)> {
 }
 
 /// Returns the time of an all_to_all over `M` nodes: `B (M − 1) / (M² W)`. `bytes` is the total of
-/// all ranks, `W` the bandwidth of one node. Levels do not matter: data leaves a node once per
-/// receiver. (Scaling book, "Cross-node collectives".)
+/// all ranks, `W` the bandwidth of one node. The formula has no levels: each part of the data has
+/// one receiver, and leaves its node once. (Scaling book, "Cross-node collectives".)
 #[must_use]
 pub fn cross_node_all_to_all_s(bytes: f64, nodes: f64, node_bytes_per_s: f64) -> f64 {
     bytes * (nodes - 1.0) / (nodes * nodes * node_bytes_per_s)
@@ -56,8 +56,9 @@ pub struct ShardedLevel {
 
 /// Returns the time of an all_gather or reduce_scatter along the outer axis of an array that is
 /// sharded `Y`-fold along an inner axis: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`. A
-/// child of level `i` has `S_{i−1}` ranks, each with a share `w_i` of its link. (Scaling book,
-/// "reductions when the array is sharded over a separate axis", whose `W_link` must be this share.)
+/// switch of level `i` has `D_i` children. A child has `S_{i−1}` ranks, each with a share `w_i` of
+/// the child's link. (Scaling book, "reductions when the array is sharded over a separate axis",
+/// whose `W_link` must be this share.)
 #[must_use]
 pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 {
     let of = |level: &ShardedLevel| {
@@ -67,17 +68,17 @@ pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 
     levels.iter().map(of).fold(0.0, f64::max)
 }
 
-/// Returns the time of `sharded_gather_s` without the factor `(D − 1) / D`: `bytes / (Y w)`. This
-/// holds if `Y` exceeds `ranks_below` of the level that bounds the collective.
+/// Returns the time of `sharded_gather_s` without the factor `(D − 1) / D`: `bytes / (Y w)`. The
+/// formula holds if `Y` exceeds `ranks_below` of the level that bounds the collective.
 #[must_use]
 pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f64) -> f64 {
     bytes / (inner * rank_bytes_per_s)
 }
 
 /// Returns the time within nodes, `bytes / W_gpu / min(Y, D)`, and the time between nodes,
-/// `bytes / W_node · D / max(D, Y)`, of an all_reduce of a sharded array over nodes of `D` ranks.
-/// The longer one bounds the collective. Sharding speeds up the part between nodes only if `Y > D`.
-/// (Scaling book, as above.)
+/// `bytes / W_node · D / max(D, Y)`, of an all_reduce over nodes of `D` ranks. The array is
+/// sharded `Y`-fold along an inner axis. The longer time bounds the collective. Sharding speeds up
+/// the part between nodes only if `Y > D`. (Scaling book, as above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,
@@ -124,7 +125,7 @@ pub fn in_network_through(bytes: f64, ranks: f64) -> Through {
 }
 
 /// Returns the total rate at which a node's ranks can send to each other:
-/// `min(switches × ports × port, ranks × rank)`.
+/// `min(switches × ports × W_port, ranks × W_rank)`.
 #[must_use]
 pub fn node_bytes_per_s(
     switches: f64,
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_between_nodes_use_each_ranks_part_of_the_network() {
+    fn all_to_all_over_two_nodes_takes_4_5_times_as_long_as_within_a_node() {
         let within = super::super::collectives::all_to_all_approximate_s(1e9, 8.0, 450e9);
         let between = cross_node_all_to_all_approximate_s(1e9, 2.0, 400e9);
         about(between / within, 4.5, 1e-12);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_axis_helps_once_it_is_longer_than_a_node() {
+    fn an_inner_axis_helps_once_it_has_more_ranks_than_a_node() {
         let bytes = 2.0 * 8192.0 * 32768.0;
         let unit = ShardedLevel { children: 32.0, ranks_below: 8.0, rank_bytes_per_s: 50e9 };
         for inner in [1.0, 2.0, 8.0] {

@@ -1,7 +1,7 @@
 //! Cost of communication by formulas: collectives within one level of a network ([`collectives`]),
-//! over its levels ([`fabric`]), over nodes of GPUs as measured ([`cluster`], [`curve`]), NCCL's
-//! own latencies ([`nccl`]), the consequences for training ([`training`]), and questions in text
-//! form ([`ask`]).
+//! over its levels ([`fabric`]), and over nodes of GPUs, fitted to measurements ([`cluster`],
+//! [`curve`]); NCCL's own latencies ([`nccl`]); the consequences for training ([`training`]);
+//! questions in text form ([`ask`]).
 //!
 //! All values are plain numbers: bytes, bytes per second in one direction, seconds; a GB is 10⁹
 //! bytes. Only [`curve`], [`nccl`] and [`protocols`] model latency; the other formulas are bounds

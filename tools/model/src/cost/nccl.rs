@@ -4,11 +4,11 @@
 /// Protocol by which NCCL sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Packets of 8 bytes with their flag.
+    /// Packets of 8 bytes, of which 4 are a flag.
     Ll,
-    /// Packets of 128 bytes with their flag.
+    /// Packets of 128 bytes, of which 8 are a flag.
     Ll128,
-    /// Slices with a counter.
+    /// Slices of data with a separate counter.
     Simple,
 }
 
@@ -53,8 +53,9 @@ impl Ranks {
     }
 
     /// Returns the latency of a ring: `base + (steps − between) within + between net`. An
-    /// all_reduce has two `rounds`, an all_gather or a reduce_scatter one. A round has n − 1 steps,
-    /// of which M − 1 go between nodes.
+    /// all_reduce has two `rounds`, an all_gather or a reduce_scatter one. A round has n − 1
+    /// `steps`, of which M − 1 go `between` nodes. A step takes `within` in a node, `net` between
+    /// nodes.
     #[must_use]
     pub fn ring_us(&self, rounds: f64, protocol: Protocol) -> f64 {
         let (steps, between) = (rounds * (self.ranks - 1.0), rounds * (self.nodes - 1.0));

@@ -1,4 +1,4 @@
-//! Cost models of a topology by protocol, for [`ccl_core::cost::predict`].
+//! Cost models of a topology, one for each protocol, for [`ccl_core::cost::predict`].
 
 use crate::topology::Topology;
 use ccl_core::cost::figures::processors;
@@ -16,20 +16,22 @@ pub struct Protocol {
     pub slot_bytes: usize,
 }
 
-/// Name, latencies, share of the bandwidth within a host that the protocol reaches, and bytes of a
-/// message. A message fills one slot on each of 16 channels.
+/// Name of a protocol, its latencies, its rate as a part of the bandwidth within a host, and the
+/// bytes of a message. One message of the model stands for one of NCCL's buffer slots on each of 16
+/// channels, and has the bytes of all 16.
 type Row = (&'static str, [f64; 4], f64, usize);
 
 /// NCCL's protocols. The latencies are those of NCCL's model (`tuning.cc` of NCCL 2.30) in
-/// microseconds: of a call, and of a step over NVLink, PCIe and the network. The shares of the
-/// bandwidth are calibrated with measurements of eight A100, at sizes below and above 1 MiB, and of
-/// p5 clusters ([`super::curve`], [`super::cluster`]).
+/// microseconds: of a call, and of a step over NVLink, PCIe and the network. The parts of the
+/// bandwidth are calibrated with measurements of p5 clusters, and of eight A100 at sizes below and
+/// above 1 MiB ([`super::curve`], [`super::cluster`]).
 const NCCL: [Row; 3] = [
     ("LL", [6.6, 0.6, 1.0, 2.7], 0.1, 256 << 10),
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
     ("Simple", [8.4, 3.4, 5.7, 14.0], 0.82, 8 << 20),
 ];
-/// Share of the network's bandwidth that a protocol reaches, divided by its share within a host.
+/// Rate of a protocol as a part of the network's bandwidth, divided by its rate as a part of the
+/// bandwidth within a host.
 const BETWEEN: f64 = 0.86 / 0.82;
 
 /// Returns the protocols for ranks on the first `hosts` hosts. If the machines differ, the slowest
@@ -75,11 +77,12 @@ pub struct UnknownNetwork {
 struct Parts {
     /// True if ranks are on accelerators.
     gpus: bool,
-    /// True if the accelerators have links of their own.
+    /// True if the accelerators have links of their own, such as NVLink.
     own_links: bool,
-    /// Bytes per second of a rank within its machine: over all its own links, if it has any.
+    /// Bytes per second of a rank within its machine: over all of its accelerator's own links, if
+    /// there are any.
     within: f64,
-    /// Bytes per second between machines: of a rank or of the host, by `owner`.
+    /// Bytes per second between machines: of a rank or of the host, as `owner` says.
     between: f64,
     owner: Owner,
 }
@@ -182,8 +185,8 @@ mod tests {
         best
     }
 
-    /// Compares with measurements: without switches that reduce, a node of H100 does 370 GB/s; p5
-    /// clusters about 340.
+    /// Compares with measurements: a node of H100 reaches 370 GB/s without switches that reduce
+    /// (NVLink SHARP), and p5 clusters reach about 340.
     #[test]
     fn large_messages_reach_the_measured_busbw() {
         let bytes = 1 << 30;

@@ -2,8 +2,8 @@
 //!
 //! `flops_per_s`, or `C`, is the computing rate of one accelerator; `bytes_per_s`, or `W`, is the
 //! rate at which it (or its node) sends. `D` and `F` are the widths of a model's layers, `B` the
-//! tokens of a batch; numbers have two bytes. Formulas without another source are from the scaling
-//! book, "Rooflines for LLM scaling on GPUs"; [`super`] names both books.
+//! tokens of a batch. Each number of a model has two bytes. Formulas without another source are
+//! from the scaling book, "Rooflines for LLM scaling on GPUs"; [`super`] has the books' titles.
 
 /// Returns the least number of tokens per accelerator with which data parallelism, fully sharded or
 /// not, is compute-bound: `C / W`.
@@ -39,9 +39,9 @@ pub fn tensor_parallel_max(width: f64, flops_per_s: f64, bytes_per_s: f64) -> f6
     width * bytes_per_s / flops_per_s
 }
 
-/// Returns `tensor_parallel_max` over several nodes, with the bandwidth of a node: the most
-/// accelerators `Y` with `F > C / W (Y − D)`, so `Y < D + F W / C`. Here `D` is the number of
-/// accelerators of a node.
+/// Returns `tensor_parallel_max` over several nodes, with the bandwidth of a node: `N + F W / C`,
+/// where `N` is the number of accelerators of a node. (The source requires `F > (Y − N) C / W` for
+/// `Y` accelerators.)
 #[must_use]
 pub fn tensor_parallel_over_nodes_max(
     width: f64,
@@ -53,7 +53,7 @@ pub fn tensor_parallel_over_nodes_max(
 }
 
 /// Returns the least width of an expert with which expert parallelism over many nodes is bound by
-/// computing: `D C / W`. Here `D` is the number of accelerators of a node.
+/// computing: `N C / W`, where `N` is the number of accelerators of a node.
 #[must_use]
 pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: f64) -> f64 {
     node * flops_per_s / node_bytes_per_s
@@ -135,7 +135,7 @@ mod tests {
     const FLOPS: f64 = 990e12;
 
     #[test]
-    fn data_and_experts() {
+    fn data_and_expert_parallelism_follow_the_formulas_of_the_book() {
         let tokens = [450e9, 400e9, 300e9].map(|bytes| data_parallel_tokens(FLOPS, bytes));
         assert_eq!(tokens, [2200.0, 2475.0, 3300.0]);
         assert_eq!(batch_tokens(2475.0, 16_000.0), 39.6e6);
@@ -153,11 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn tensors_and_pipelines() {
+    fn tensor_and_pipeline_parallelism_follow_the_formulas_of_the_book() {
         about(tensor_parallel_max(28_000.0, FLOPS, 450e9), 12.7, 3e-3);
         about(tensor_parallel_max(28_000.0, FLOPS, 400e9), 11.3, 3e-3);
         about(tensor_parallel_over_nodes_max(28_000.0, FLOPS, 400e9, 8.0), 19.3, 3e-3);
-        // Eight stages together have the networks of eight nodes: 8 times 400 GB/s.
+        // Eight stages, of one node each, together have the networks of eight nodes: 8 times 400
+        // GB/s.
         about(data_parallel_tokens(FLOPS, 3200e9), 309.0, 2e-3);
         about(4e6 / 4096.0, 976.0, 1e-3);
         let hop = pipeline_hop_s(4e6, 8192.0, 400e9, 8.0);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_of_70_billion_parameters() {
+    fn a_model_of_70_billion_parameters_has_the_state_and_training_time_of_the_book() {
         assert_eq!(70e9 * 10.0, 700e9);
         assert_eq!(accelerators_for(700e9, 80e9), 8.75);
         let flops = training_flops(70e9, 15e12);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_and_transfers_of_the_engineering_book() {
+    fn steps_and_transfers_take_the_times_of_the_engineering_book() {
         let step = step_flops(4.0, 2e9, 2048.0, 16.0, 8.0);
         about(step / 1e12, 65.536, 1e-12);
         about(transfer_s(step, 156e12), 0.42, 2e-3);

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn an_encoded_trace_is_decoded_unchanged() {
         assert_eq!(Trace::decode("t.0.et", &trace().encode()), Ok(trace()));
     }
 
@@ -389,7 +389,7 @@ mod tests {
         for cut in 1..whole.len() {
             let read = Trace::decode("t.0.et", &whole[..cut]);
             if starts.contains(&cut) {
-                assert!(read.is_ok(), "{cut}");
+                assert!(read.is_ok(), "a cut between messages, after {cut} bytes: {read:?}");
                 continue;
             }
             let error = read.unwrap_err();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lengths_and_other_files_are_refused() {
+    fn hostile_lengths_and_files_of_other_formats_are_refused() {
         let long = |length: u64| {
             let mut bytes = trace().metadata.encode_length_delimited_to_vec();
             prost::encoding::encode_varint(length, &mut bytes);

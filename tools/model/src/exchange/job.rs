@@ -98,11 +98,12 @@ pub struct Call {
     pub bytes: u64,
     /// Root, by its number in the group: the member that has the data or gets it.
     pub root: Rank,
-    /// True if blocks had different lengths.
+    /// True if ranks may have different numbers of bytes.
     pub is_uneven: bool,
     /// Time at which the first rank began, in microseconds.
     pub start_us: u64,
-    /// Shortest duration among the ranks, in microseconds. Usually the last rank to begin has it.
+    /// Shortest duration among the ranks, in microseconds; usually that of the last rank to
+    /// begin.
     pub duration_us: u64,
 }
 
@@ -133,7 +134,7 @@ pub struct Agreed {
     /// of groups, and those of one group in the order of its calls. A collective without a time has
     /// start time 0, but is sorted by the start time of its group's previous timed call, if any.
     pub calls: Vec<Call>,
-    /// Messages by sending rank; the messages of one rank are in the order of its trace.
+    /// Messages in the order of the sending ranks; those of one rank in the order of its trace.
     pub messages: Vec<Sent>,
 }
 
@@ -181,8 +182,8 @@ fn brings_a_block(collective: Collective) -> bool {
 }
 
 impl Entry {
-    /// Returns whether both entries are messages of one group of sends and receives. Such messages
-    /// have the same times.
+    /// Returns whether both entries are messages that their rank sent or received together, in one
+    /// `Communicator::group`. Such messages have the same times.
     fn is_beside(&self, other: &Entry) -> bool {
         let is_message = |entry: &Entry| !matches!(entry.what, Action::Collective { .. });
         let times = |entry: &Entry| (entry.start_us, entry.duration_us);
@@ -198,7 +199,7 @@ impl Job {
     }
 
     /// Returns the traces of all ranks. A rank's nodes form a chain: each call depends on the
-    /// previous one, and messages of one group of sends and receives have the same dependencies.
+    /// previous one, and messages of one `Communicator::group` have the same dependencies.
     #[must_use]
     pub fn traces(&self) -> Vec<Trace> {
         let ranks = self.ranks();

@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Shows that the traces send the traffic of the schedules, and that every sent message is
+    /// Checks that the traces send the traffic of the schedules, and that every sent message is
     /// received.
     #[test]
     fn traces_send_the_bytes_of_the_traffic_matrix() {

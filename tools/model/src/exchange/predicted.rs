@@ -1,6 +1,6 @@
 //! Traffic of a planned collective. With an interval length, the simulation that predicts the time
-//! also records when each message leaves; ranks and messages must be few. Without a length, the
-//! bytes of the schedules form one interval.
+//! also records when each message leaves; too many ranks or messages are refused. Without an
+//! interval length, the bytes of the schedules form one interval.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub struct Predicted {
 }
 
 /// Returns the traffic of a collective by the algorithm `algorithm`, or by the fastest. Each
-/// interval has `interval_s` seconds; without a length, one interval covers the collective.
+/// interval has `interval_s` seconds; without `interval_s`, one interval covers the collective.
 ///
 /// # Errors
 ///
@@ -101,12 +101,13 @@ fn way(request: &PlanRequest<'_>, algorithm: Option<&str>) -> Result<Fastest, St
     Ok(Fastest { scene, sized, algorithm, programs, protocol, seen })
 }
 
-/// Writes the traces of a planned collective, and returns a line that says what was written.
+/// Writes the schedule of a planned collective as Chakra execution traces, one file per rank, and
+/// returns a line that says what was written.
 ///
 /// # Errors
 ///
-/// When the collective cannot be planned, when there is no such algorithm, when there are too many
-/// steps, or when a file cannot be written.
+/// When the collective cannot be planned, when there is no such algorithm, when the ranks have too
+/// many steps together, or when a file cannot be written.
 pub fn write_traces(
     request: &PlanRequest<'_>,
     algorithm: Option<&str>,
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_call_is_spread_over_its_time() {
+    fn the_traffic_of_a_long_call_is_spread_over_intervals() {
         let ring = of("h100", Collective::AllReduce, 1 << 28, "ring", None);
         let parts = of("h100", Collective::AllReduce, 1 << 28, "ring", Some(ring.time_s / 10.0));
         let intervals = parts.traffic.intervals;

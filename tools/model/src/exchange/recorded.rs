@@ -270,9 +270,9 @@ fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
     operations.keys().copied().eq(1..=operations.len() as u64) && operations.values().all(is_known)
 }
 
-/// Returns the messages of a rank to and from others. `own` is the number of the rank in the job.
-/// The tag is the index of the group, so that messages between the same two ranks in different
-/// groups do not match.
+/// Returns the messages that a rank sends to and receives from other ranks in one operation. `own`
+/// is the number of the rank in the job. The tag is the index of the group, so that messages
+/// between the same two ranks in different groups do not match.
 fn messages(
     operation: &Operation,
     (group, members): (usize, &[Rank]),
@@ -467,7 +467,7 @@ mod tests {
     /// Checks messages of a pipeline: its ranks record different numbers of groups of messages, but
     /// the same collectives.
     #[test]
-    fn messages_have_their_peers() {
+    fn sends_are_matched_with_the_receives_of_their_peers() {
         let reduce = |number: u64| {
             let call = call(number, "all_reduce", 100, "null", 10 * number);
             call.replace("\"what\"", "\"sequence\":1,\"what\"")
@@ -503,14 +503,14 @@ mod tests {
             let error = read(&lines(&group(3, 1, "", wrong))).unwrap_err();
             assert!(error.contains("a message has an unknown peer or is too long"), "{error}");
         }
-        // Messages of a rank whose calls are truncated are not usable.
+        // If calls of one rank are missing, no rank's messages are usable.
         let cut = lines(&group(3, 1, "", "[1,5]")).replacen("\"sequence\":1", "\"sequence\":2", 1);
         let cut = read(&cut).unwrap();
         assert_eq!((cut.is_cut, cut.messages), (true, 5));
     }
 
     #[test]
-    fn a_dump_after_a_recording_takes_no_times_away() {
+    fn a_dump_without_times_leaves_the_recorded_times_in_the_job() {
         let timed = line("b", 0, 1, 9, &call(1, "all_reduce", 1, "null", 5));
         let bare = line("b", 0, 1, 9, &call(1, "all_reduce", 1, "null", 0));
         for text in [timed.clone() + &bare, bare + &timed] {

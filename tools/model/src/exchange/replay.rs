@@ -35,7 +35,7 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
-/// Group, collective, bytes and root of a call, and whether its blocks have different lengths.
+/// Group, collective, bytes and root of a call, and whether its blocks may have different lengths.
 /// Calls with equal keys have the same traffic and prediction.
 type Key = (usize, Collective, u64, Rank, bool);
 
@@ -43,7 +43,7 @@ fn key(call: &Call) -> Key {
     (call.group, call.collective, call.bytes, call.root, call.is_uneven)
 }
 
-/// Calls of one kind, as recorded and as predicted.
+/// Calls with equal group, collective, bytes, root and evenness, as recorded and as predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the collective.
@@ -54,9 +54,9 @@ pub struct Row {
     pub ranks: u32,
     /// Bytes of the larger buffer; for uneven collectives the mean over the ranks.
     pub bytes: u64,
-    /// Number of calls of this kind.
+    /// Number of these calls.
     pub calls: u64,
-    /// Recorded time of all calls together, in seconds; none if one of them has no recorded time.
+    /// Recorded time of all calls together, in seconds; none if any of them has no recorded time.
     pub recorded_s: Option<f64>,
     /// Algorithm by which the calls are predicted.
     pub algorithm: String,
@@ -379,12 +379,12 @@ impl fmt::Display for Comparison {
             if beside_s < predicted_s {
                 write!(f, ", of which {} for rows with a recorded time", time(Some(*beside_s)))?;
             }
-            write!(f, ": {:.3} times as long", beside_s / recorded)?;
+            write!(f, ": {:.3} times the recorded time", beside_s / recorded)?;
         }
         writeln!(f)?;
         match messages {
             0 => Ok(()),
-            _ => writeln!(f, "{messages} messages between pairs of ranks are not timed"),
+            _ => writeln!(f, "the times do not include {messages} messages between pairs of ranks"),
         }
     }
 }

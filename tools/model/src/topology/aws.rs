@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_hang_below_their_nodes() {
+    fn instances_are_shown_below_their_network_nodes() {
         let topology = parse("it.json", &example()).unwrap();
         assert_eq!((topology.hosts(), topology.gpus()), (4, 24));
         assert_eq!(topology.placed[0].hops(&topology.placed[2]), Some(1));
@@ -152,7 +152,7 @@ mod tests {
         ];
         let places = order.map(place);
         assert!(places.is_sorted(), "{places:?}\n{text}");
-        assert_eq!(text.matches("gpu7").count(), 2, "once for each run of hosts: {text}");
+        assert_eq!(text.matches("gpu7").count(), 2, "a run of p5 hosts shows gpu7 once: {text}");
         assert_eq!(parse_toml("it.toml", &write(&topology)).unwrap(), topology);
         let picture = mermaid(&topology);
         for words in ["[\"nn-b<br/>level 2, 3 hosts\"]", "[\"i-4<br/>p5\"]"] {
@@ -180,7 +180,7 @@ mod tests {
             (answer(&[("i-1", "x", &[])]), "it.json:7: \"i-1\" is below 0 nodes"),
             (
                 answer(&[("i-1", "x", &["t", "l"]), ("i-2", "x", &["u", "l"])]),
-                "node \"l\" is below u for \"i-2\" and below t for \"i-1\"",
+                "\"l\" is below u in the entry of \"i-2\", but below t in the entry of \"i-1\"",
             ),
             (answer(&[("i-1", "x\u{7}", nodes)]), "has control characters"),
         ] {

@@ -9,13 +9,15 @@ use ccl_core::topology::machine::{Kind, LinkSpeed, Machine};
 
 /// Largest number of hosts of a topology: more than any cluster has.
 const HOSTS_MAX: u64 = 16 << 20;
-/// Largest number of parts of one machine, and the greatest depth of its tree of parts.
+/// Largest number of parts of one machine.
 const PARTS_MAX: usize = 4096;
+/// Greatest depth of a machine's tree of parts.
 const DEPTH_MAX: usize = 32;
-/// Largest numbers of links between two parts of a machine, of cables that join a switch with one
-/// NIC or switch below it, and of switches of a group.
+/// Largest number of links between two parts of a machine.
 const LINKS_MAX: u32 = 1024;
+/// Largest number of cables between a switch and one NIC or switch below it.
 const CABLES_MAX: u32 = 1024;
+/// Largest number of switches of a group.
 const SWITCHES_MAX: u32 = 1 << 14;
 /// Least bandwidth of a link.
 const BYTES_PER_S_MIN: f64 = 1.0;
@@ -31,13 +33,13 @@ pub enum At {
     Part(usize, usize),
     /// Links of accelerators, by the numbers of the machine and of the link.
     GpuLink(usize, usize),
-    /// Run of hosts.
+    /// Run of equal hosts ([`HostRun`](super::HostRun)), by its index.
     Hosts(usize),
     /// Position of a host in its provider's network, by the host's number.
     Placed(usize),
     /// Description of the network as a whole.
     Fabric,
-    /// Tier of switches.
+    /// Tier of switches, by its number.
     Tier(usize),
 }
 
@@ -86,7 +88,7 @@ impl Topology {
             if run.machine >= self.machines.len() {
                 return wrong(
                     At::Hosts(number),
-                    "the kind of these hosts is not described; add it",
+                    "the machine of these hosts is not described; add the machine",
                 );
             }
             if run.count == 0 {
@@ -129,8 +131,8 @@ impl Topology {
             return wrong(
                 At::Fabric,
                 format!(
-                    "{} NICs of each host are on the network, but the machine with the most NICs \
-                     has {most}; write a number from 1 to that, or add NICs to the machine",
+                    "{} NICs of each host are on the network; write at least 1 and at most {most} \
+                     (no machine has more NICs), or add NICs to a machine",
                     fabric.nics
                 ),
             );
@@ -280,7 +282,8 @@ fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
             return wrong(
                 at,
                 format!(
-                    "\"{}\" and \"{}\" are not two GPUs, or a GPU and an NVSwitch",
+                    "\"{}\" and \"{}\" cannot be linked: a link joins two different parts, each a \
+                     GPU or an NVSwitch",
                     one.name, other.name
                 ),
             );

@@ -14,7 +14,8 @@ struct Node<'i> {
     item: &'i Item,
     above: Option<usize>,
     depth: usize,
-    /// Number of the run of hosts, from 1, that the box belongs to.
+    /// Number of the entry of [`Topology::hosts`] that the box belongs to, counted from 1. An entry
+    /// stands for one or more equal hosts.
     host: usize,
 }
 
@@ -132,8 +133,9 @@ const BOX_HEIGHT: f64 = 60.0;
 const GAP: f64 = 12.0;
 const ROW: f64 = 96.0;
 const MARGIN: f64 = 20.0;
-/// Approximate number of letters that fit into a line of a box, and number of lines below the name.
+/// Approximate number of letters that fit into a line of a box.
 const LETTERS: usize = 24;
+/// Largest number of lines below the name of a box.
 const LINES: usize = 3;
 
 /// Draws a topology as SVG: the tree, and below it the links of accelerators.

@@ -10,9 +10,9 @@
 pub enum Wiring {
     /// Wiring of each switch to all NICs or switches below.
     Mesh,
-    /// Wiring by number. Each child has n NICs or switches. Number k has cables to the group's
-    /// switches k, k + n, k + 2 n and so on. If the group has only s < n switches, number k has
-    /// cables to switch k modulo s. This wiring forms *rails* at the lowest tier, and *planes*
+    /// Wiring by number. Each child has n NICs or switches. NIC or switch k of each child has
+    /// cables to the group's switches k, k + n, k + 2 n and so on; or, if the group has only s < n
+    /// switches, to switch k modulo s. This wiring forms *rails* at the lowest tier, and *planes*
     /// above.
     Rails,
 }
@@ -30,7 +30,7 @@ pub struct Tier {
     pub switches: u32,
     /// Wiring between the switches and the children below.
     pub wiring: Wiring,
-    /// Number of cables between two joined ends.
+    /// Number of cables between a switch and each NIC or switch below that it is wired to.
     pub cables: u32,
     /// Bytes per second of one cable, in one direction.
     pub bytes_per_s: f64,
@@ -71,8 +71,8 @@ impl Fabric {
         (first..switches).step_by(step as usize)
     }
 
-    /// Returns the number of cables from one NIC of a host, or one switch of a group, to the tier
-    /// above.
+    /// Returns the number of cables to this tier from end `below` of one child: a NIC of a host, or
+    /// a switch of a group of the tier below.
     #[must_use]
     pub fn uplinks(&self, tier: usize, below: u32) -> u32 {
         let cables = self.tiers.get(tier).map_or(0, |tier| tier.cables);
@@ -113,8 +113,8 @@ impl Fabric {
         (0..self.tiers.len()).find(|tier| self.group(*tier, one) == self.group(*tier, other))
     }
 
-    /// Returns the bandwidth of all cables from one host, or one group, to this tier, in one
-    /// direction.
+    /// Returns the bandwidth of all cables from one host (for the lowest tier) or from one group of
+    /// the tier below (for a higher tier) to this tier, in one direction.
     #[must_use]
     pub fn upward_bytes_per_s(&self, tier: usize) -> f64 {
         let uplinks: u64 =

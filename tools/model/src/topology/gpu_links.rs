@@ -1,4 +1,4 @@
-//! NVLinks, which sysfs does not show: from NVML, if it can be opened.
+//! NVLinks of GPUs, read from NVML if NVML can be opened: sysfs does not show NVLinks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ fn add_links(machine: &mut Machine, nvml: &Nvml) -> Result<(), NvmlError> {
         }
         for other in up(&device) {
             let other = part(machine, &other).unwrap_or_else(|| nvswitch(machine));
-            // Both GPUs of a link report it.
+            // Both GPUs of a link report the link, so it is counted at the first GPU only.
             if machine.parts[other].kind == Kind::NvSwitch || gpu < other {
                 ends.entry([gpu, other]).or_insert((0, speed)).0 += 1;
             }

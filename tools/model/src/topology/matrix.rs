@@ -1,4 +1,4 @@
-//! Class of the path between any two GPUs and NICs, as `nvidia-smi topo -m` prints it.
+//! Class of the path between any two of a host's GPUs and NICs, as `nvidia-smi topo -m` prints it.
 
 use crate::topology::Topology;
 use ccl_core::topology::machine::{Class, Kind, LEGEND, Machine};
@@ -35,7 +35,9 @@ fn legend(table: &str) -> String {
     shown.map(|(class, meaning)| format!("{class:<4}  {meaning}\n")).collect()
 }
 
-/// Returns the table of a machine: GPUs, or NUMA nodes if there are no GPUs, then NICs.
+/// Returns the table of a machine. Its rows and columns are the GPUs (if there are none, the NUMA
+/// nodes), then the NICs. `others` adds a column for ranks on other hosts; the last column has the
+/// NUMA nodes.
 fn table(machine: &Machine, others: bool) -> String {
     let mut shown = machine.seats();
     shown.extend(machine.of(Kind::Nic));
@@ -57,7 +59,7 @@ fn table(machine: &Machine, others: bool) -> String {
     columns(&rows)
 }
 
-/// Formats rows as columns that are as wide as their longest text.
+/// Formats rows as a table. Each column is as wide as the longest text in it.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -1,8 +1,9 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
-//! The format has no host bridges, and one NVSwitch stands for all NVSwitches of a machine. On
-//! writing, values of this model replace those that were read; other attributes are kept as read.
-//! NVLinks to processors and unknown elements are left out.
+//! The format has no host bridges, and one NVSwitch stands for all NVSwitches of a machine. When a
+//! machine is written, attributes whose values this model has are computed from the model; a part's
+//! other attributes are written as they were read. NVLinks to processors, and unknown elements, are
+//! not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -93,7 +94,7 @@ struct Reading<'d> {
     links: Vec<Link<'d>>,
 }
 
-/// Links of a GPU, kept until all GPUs are known.
+/// Element that describes links of the GPU `from`. Its target is looked up when all GPUs are known.
 #[derive(Clone, Copy)]
 struct Link<'d> {
     from: usize,
@@ -216,8 +217,8 @@ impl<'d> Reading<'d> {
         Ok(())
     }
 
-    /// Adds the links of accelerators. A link between two GPUs is listed at both; links to switches
-    /// all lead to the one switch.
+    /// Adds the links of accelerators. A link between two GPUs is listed at both, and added once.
+    /// Links to any switch lead to the part that stands for all switches.
     fn links(&mut self) -> Result<(), Problem<'d>> {
         let mut pairs = BTreeSet::new();
         let mut kept = Vec::new();
@@ -265,8 +266,8 @@ impl<'d> Reading<'d> {
     }
 }
 
-/// Returns the bandwidth of one link of accelerators, by the generation of the GPU (its compute
-/// capability).
+/// Returns the bandwidth of one link of an accelerator. It depends on the kind of the link and, for
+/// NVLink, on the GPU's generation: `sm` is its compute capability, such as 90.
 pub(super) fn gpu_link_speed(kind: GpuLinkKind, sm: Option<u32>) -> LinkSpeed {
     let bytes_per_s = match (kind, sm) {
         (GpuLinkKind::Xgmi, _) => 64e9,
@@ -296,7 +297,8 @@ fn pci_speed(pci: Node<'_, '_>) -> LinkSpeed {
     }
 }
 
-/// Returns the bandwidth of a PCIe link by its sysfs values: `32.0 GT/s PCIe` and the lanes.
+/// Returns the bandwidth of a PCIe link from the values that sysfs has for it: the rate, such as
+/// `32.0 GT/s PCIe`, and the number of lanes.
 pub(super) fn pcie_bytes_per_s(transfers: &str, lanes: Option<u32>) -> Option<f64> {
     let transfers: f64 = transfers.split_whitespace().next()?.parse().ok()?;
     let lane = LANES.iter().find(|(rate, _)| (rate - transfers).abs() < 0.1)?.1;
@@ -315,8 +317,8 @@ fn as_pcie(bytes_per_s: f64) -> (f64, u32) {
 
 /// Writes a machine as NCCL's topology XML.
 ///
-/// NCCL knows no host bridges: in the XML a bridge's parts are under its NUMA node. NCCL looks up
-/// attributes that are left out, such as `sm`.
+/// NCCL knows no host bridges: in the XML a bridge's parts are under its NUMA node. If an attribute
+/// such as `sm` is missing, NCCL looks it up itself.
 #[must_use]
 pub fn write(machine: &Machine) -> String {
     let mut xml = "<system version=\"1\">\n".to_owned();
@@ -329,7 +331,7 @@ pub fn write(machine: &Machine) -> String {
         said.extend(plain(part));
         element(&mut xml, 1, "cpu", &said, |xml| {
             below(xml, machine, numa, 2);
-            // Host bridges of an unknown NUMA node go to the first node.
+            // The parts of host bridges whose NUMA node is unknown go under the first node.
             let lost = |part: &usize| machine.parts[*part].under.is_none();
             let bridges = machine.of(Kind::HostBridge).filter(lost);
             bridges.filter(|_| number == 0).for_each(|bridge| below(xml, machine, bridge, 2));

@@ -1,5 +1,5 @@
 //! Positions of hosts in a provider's network. The provider names only the network nodes above each
-//! host. These form a tree of any shape.
+//! host. The nodes form a tree of any shape.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +69,9 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
                 return Err((
                     host,
                     format!(
-                        "node \"{node}\" is below {} for \"{id}\" and below {} for \"{first}\"; \
-                         list the same nodes above it each time, the highest first",
+                        "node \"{node}\" is below {} in the entry of \"{id}\", but below {} in the \
+                         entry of \"{first}\"; list the same nodes above it in all entries, the \
+                         highest first",
                         list(higher),
                         list(known)
                     ),
@@ -140,9 +141,9 @@ mod tests {
             (&[("a", "")], 0, "\"a\" is below 0 nodes"),
             (&[("", "t")], 0, "is empty or unprintable"),
             (&[("a\u{1b}", "t")], 0, "is empty or unprintable"),
-            (&[("a", "t m l"), ("b", "t n l")], 1, "node \"l\" is below t, n for \"b\""),
-            (&[("a", "t m"), ("b", "m t")], 1, "node \"m\" is below nothing for \"b\""),
-            (&[("a", "t t")], 0, "node \"t\" is below t for \"a\" and below nothing for \"a\""),
+            (&[("a", "t m l"), ("b", "t n l")], 1, "\"l\" is below t, n in the entry of \"b\""),
+            (&[("a", "t m"), ("b", "m t")], 1, "\"m\" is below nothing in the entry of \"b\""),
+            (&[("a", "t t")], 0, "is below t in the entry of \"a\", but below nothing in the"),
         ] {
             let (at, problem) = check(&placed(hosts), &Fabric::default()).unwrap_err();
             assert!(at == host && problem.contains(words), "{at}: {problem}");

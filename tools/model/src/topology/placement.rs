@@ -2,11 +2,12 @@
 //!
 //! From the top of the network down, the ranks are divided among the groups of each tier, so that
 //! ranks with much mutual traffic share a group. Two initial divisions are tried. The first has the
-//! ranks in order. The second fills one group after the other with free ranks: a group begins with
-//! the free rank that has the most traffic with other free ranks. Then it takes, again and again,
-//! the free rank that has the most traffic with the group's members. Both divisions are improved by
-//! swaps of two ranks, as in [Kernighan and Lin, 1970], until no swap helps or a limit is reached.
-//! The better division is taken. Less traffic at a higher tier outweighs more traffic below it.
+//! ranks in order. The second fills one group after the other with free ranks (ranks that have no
+//! group yet). The first member of a group is the free rank that has the most traffic with other
+//! free ranks; each further member is the free rank that has the most traffic with the members so
+//! far. Both divisions are improved by swaps of two ranks, as in [Kernighan and Lin, 1970], until
+//! no swap helps or a limit is reached. The division with less traffic between groups is taken.
+//! Less traffic at a higher tier outweighs more traffic below it.
 //!
 //! [Kernighan and Lin, 1970]: https://doi.org/10.1002/j.1538-7305.1970.tb01770.x
 
@@ -32,9 +33,9 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Returns whether less traffic crosses: less at the highest tier, or about the same there and
-    /// less below. A difference of at most a thousandth of the larger value does not count: it is
-    /// not worth moving ranks.
+    /// Returns whether less traffic passes between groups, and between hosts, than in `other`. The
+    /// highest tier with different traffic decides; hosts come last. A difference of at most a
+    /// thousandth of the larger value does not count: it is not worth moving ranks.
     #[must_use]
     pub fn is_less_than(&self, other: &Crossing) -> bool {
         let own = self.groups.iter().chain([&self.hosts]);
@@ -61,8 +62,9 @@ pub fn crossing(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Crossing {
     crossing
 }
 
-/// Returns the rank of each seat. Seat p is on host `hosts[p]`, and has rank p now. Returns the
-/// current order if no order with less crossing traffic is found.
+/// Returns the rank of each seat (a part of a host on which a rank runs). Seat p is on host
+/// `hosts[p]`, and has rank p now. Returns the current order if no order with less traffic between
+/// groups and between hosts is found.
 #[must_use]
 pub fn place(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Vec<Rank> {
     let ties = Ties::new(bytes, hosts.len());
@@ -140,7 +142,8 @@ impl Ties {
         best.map_or_else(Vec::new, Division::groups)
     }
 
-    /// Returns the ranks in the order in which they join groups of these sizes, group after group.
+    /// Returns the ranks in the order in which the second initial division (see the module) puts
+    /// them into groups of these sizes, group after group.
     fn grown(&self, ranks: &[Rank], sizes: &[usize]) -> Vec<Rank> {
         let mut is_free = vec![false; self.of.len()];
         ranks.iter().for_each(|rank| is_free[*rank as usize] = true);
@@ -178,9 +181,9 @@ fn greatest<K: Ord>(ranks: impl Iterator<Item = usize>, key: impl Fn(usize) -> K
 struct Division<'t> {
     ties: &'t Ties,
     ranks: Vec<usize>,
-    /// Group by rank; none for ranks that are not in the division.
+    /// Group of each rank; none for ranks that are not in the division.
     group: Vec<Option<usize>>,
-    /// Bytes between each rank and each group, by rank and group.
+    /// Bytes between each rank and each group: a list indexed by rank, of maps keyed by group.
     tied: Vec<BTreeMap<usize, u64>>,
     groups: usize,
 }
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn crossing_bytes_are_counted_from_the_highest_tier() {
+    fn crossing_bytes_are_listed_by_tier_the_highest_first() {
         // Racks of two hosts, zones of 192 racks.
         let bytes = Bytes::from([((0, 1), 1), ((1, 2), 10), ((2, 3), 100), ((3, 9), 1)]);
         let crossing = crossing(&bytes, &[0, 0, 1, 400], &fabric());

@@ -98,9 +98,11 @@ pub fn machine(name: &str) -> Option<Machine> {
 const PCIE_4: f64 = 31.5e9;
 /// Bandwidth of 16 PCIe lanes of the fifth generation, in bytes per second.
 const PCIE_5: f64 = 63.0e9;
-/// Bandwidth of network ports of 100, 200 and 400 Gb/s, in bytes per second.
+/// Bandwidth of a network port of 100 Gb/s, in bytes per second.
 const EDR: f64 = 12.5e9;
+/// Bandwidth of a network port of 200 Gb/s, in bytes per second.
 const HDR: f64 = 25e9;
+/// Bandwidth of a network port of 400 Gb/s, in bytes per second.
 const NDR: f64 = 50e9;
 
 const PCIE_NS: f64 = 150.0;
@@ -123,7 +125,8 @@ fn tier(
     Tier { name, group, children, switches, wiring, cables, bytes_per_s, latency_ns: SWITCH_NS }
 }
 
-/// Returns the tiers of units of 32 hosts on 8 leaf switches, and the given tiers above.
+/// Returns the tiers of a DGX SuperPOD: the lowest has the leaf switches of its scalable units (32
+/// hosts on 8 leaf switches each), and the tiers `above` join the units.
 fn unit(above: &[Tier]) -> Vec<Tier> {
     [&[tier("leaf", "unit", 32, 8, Wiring::Rails, 1, NDR)], above].concat()
 }
@@ -233,7 +236,7 @@ fn dealt(
     gpus.iter().flat_map(|gpu| (0..).zip(&switches).map(|at| link(*gpu, at))).collect()
 }
 
-/// Adds a link between any two accelerators.
+/// Adds one link between every pair of accelerators.
 fn with_xgmi(mut machine: Machine) -> Machine {
     let gpus: Vec<usize> = machine.of(Kind::Gpu).collect();
     let speed = LinkSpeed { bytes_per_s: 64e9, latency_ns: NVLINK_NS };
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_joined_one_to_seven() {
+    fn traffic_between_zones_is_oversubscribed_one_to_seven() {
         let meta = find("meta-24576").unwrap().topology();
         assert_eq!((meta.hosts(), meta.gpus()), (3072, 24_576));
         assert_eq!(8 * meta.fabric.hosts_in_group(1), 3072);

@@ -160,6 +160,7 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
 /// Byte offsets of the descriptions in the text.
 #[derive(Default)]
 struct Spans {
+    /// Offsets for each machine: of the machine itself, of its parts, and of its links.
     machines: Vec<(usize, Vec<usize>, Vec<usize>)>,
     hosts: Vec<usize>,
     placed: Vec<usize>,
@@ -210,7 +211,7 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
         let count = count.unwrap_or(told.max(1));
         if told != 0 && told != count {
             let problem =
-                format!("count is {count}, but placed lists {told}; list all hosts, or none");
+                format!("count is {count}, but placed has length {told}; list all hosts, or none");
             return Err((start, problem));
         }
         spans.placed.extend(placed.iter().map(|placed| placed.span().start));
@@ -467,7 +468,8 @@ fn fields(speed: LinkSpeed) -> Vec<String> {
     fields
 }
 
-/// Formats a value in the first of these units in which it is short and reads as the same number.
+/// Formats a value in the first of `units` in which its text is short and reads back as the same
+/// number; if there is no such unit, in the unit `plain`.
 fn exactly(value: f64, units: &[(&str, f64)], plain: &str) -> String {
     let written = |(unit, factor): &(&str, f64)| {
         let scaled = value / factor;
@@ -482,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_the_same() {
+    fn a_written_topology_reads_back_unchanged() {
         for preset in presets::ALL {
             let topology = preset.topology();
             let text = write(&topology);
@@ -555,14 +557,14 @@ mod tests {
             (hosts("count = -1\n"), "it.toml:3: "),
             (
                 hosts("count = 2\nplaced = [\n{ id = \"a\", nodes = [\"l\"] },\n]\n"),
-                "it.toml:1: count is 2, but placed lists 1",
+                "it.toml:1: count is 2, but placed has length 1",
             ),
             (
                 hosts(
                     "placed = [\n{ id = \"a\", nodes = [\"t\", \"l\"] },\n\
                      { id = \"b\", nodes = [\"l\"] },\n]\n",
                 ),
-                "it.toml:5: node \"l\" is below nothing for \"b\"",
+                "it.toml:5: node \"l\" is below nothing in the entry of \"b\"",
             ),
             (part("{ name = \"n\", kind = \"gpu\", under = \"n\" }"), "it.toml:7: a second part"),
             (part("{ name = \"g\", kind = \"gpu\" }"), "it.toml:7: \"g\" is under nothing"),
@@ -595,8 +597,8 @@ mod tests {
                 "\"m\" cannot be under \"n\"",
             ),
             (link("{ between = [\"a\", \"c\"], bandwidth = \"1GB/s\" }"), "is called \"c\""),
-            (link("{ between = [\"a\", \"a\"], bandwidth = \"1GB/s\" }"), "are not two GPUs"),
-            (link("{ between = [\"a\", \"n\"], bandwidth = \"1GB/s\" }"), "are not two GPUs"),
+            (link("{ between = [\"a\", \"a\"], bandwidth = \"1GB/s\" }"), "cannot be linked"),
+            (link("{ between = [\"a\", \"n\"], bandwidth = \"1GB/s\" }"), "cannot be linked"),
             (
                 link(
                     "{ between = [\"a\", \"b\"], bandwidth = \"1GB/s\" },\n\
@@ -631,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused() {
+    fn a_damaged_text_is_read_or_refused_without_a_panic() {
         let pod = write(&presets::find("p5").unwrap().topology());
         // A text that is cut off or has one changed letter gives an error or a topology, no panic.
         let share = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 1 } else { 7 };

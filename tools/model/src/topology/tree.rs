@@ -12,7 +12,7 @@ use crate::quantity::{self, Unit};
 /// Kind of an item, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// Switches of the network.
+    /// Group of a tier of switches, or a node of a provider's network.
     Group,
     Host,
     /// Host that is shown without its parts.
@@ -31,7 +31,7 @@ pub(super) struct Item {
     pub(super) sort: Sort,
     /// Index of the part in its machine, if the item is a part.
     pub(super) part: Option<usize>,
-    /// Index of the run of hosts, if the item is the first host of a run.
+    /// Index of the run of equal hosts ([`HostRun`]), if the item is the first host of a run.
     pub(super) run: Option<usize>,
     pub(super) children: Vec<Item>,
 }
@@ -163,8 +163,8 @@ fn placed_host(topology: &Topology, number: usize) -> Item {
     Item::new(id.clone(), String::new(), Sort::Placed)
 }
 
-/// Returns the groups of a tier below one group of the tier above: the first group, and the number
-/// of the others.
+/// Returns the groups of a tier that the first `hosts` hosts need: the first group with its
+/// contents, and the number of the others.
 fn groups(topology: &Topology, tier: usize, hosts: u32) -> Vec<Item> {
     let fabric = &topology.fabric;
     let Tier { name, group, .. } = &fabric.tiers[tier];
@@ -259,7 +259,7 @@ fn known(speed: LinkSpeed) -> Option<String> {
     speed.bytes_per_s.is_finite().then(|| rate(speed.bytes_per_s))
 }
 
-/// Describes the links between a GPU and other accelerators.
+/// Describes the links of a GPU or NVSwitch ([`Machine::gpu_links`]): count, type, total bandwidth.
 fn own_links(machine: &Machine, gpu: usize) -> Option<String> {
     let mine = || machine.gpu_links.iter().filter(move |link| link.ends.contains(&gpu));
     let links: u32 = mine().map(|link| link.links).sum();

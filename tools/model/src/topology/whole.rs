@@ -7,7 +7,7 @@ use ccl_core::topology::machine::{Class, Kind, LinkSpeed, Machine, Path};
 /// Consecutive hosts of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRun {
-    /// Index of the kind of machine.
+    /// Index of the hosts' kind of machine in [`Topology::machines`].
     pub machine: usize,
     /// Number of hosts.
     pub count: u32,

@@ -34,9 +34,9 @@ pub(super) const LISTEN_CLOSE: Point = Point::alone(
 )
 .patient(3);
 
-/// Number of connections between the two measurements, and number of connections before the first
-/// measurement.
+/// Number of connections that are made between the two measurements.
 const CONNECTIONS: usize = 60;
+/// Number of connections that are made before the first measurement.
 const WARM_UP: usize = 10;
 
 pub(super) const CONNECTIONS_CYCLE: Point = Point::pair(
@@ -74,8 +74,8 @@ fn connection_cycles(side: &Side) -> Outcome {
 
 pub(super) const INIT_FINALIZE: Point = Point::alone(
     "init_finalize_cycles",
-    "init and finalize may be called for any number of communicators, in sequence or at the same \
-     time, and leave no resources behind.",
+    "init and finalize leave no resources behind, for any number of communicators, whether these \
+     exist one after another or at the same time.",
     |side| {
         let plugin = side.plugin()?;
         if !plugin.calls.has_contexts() {
@@ -145,7 +145,8 @@ fn dlclose(side: &Side) -> Outcome {
         // A thread that still runs in unmapped code crashes now.
         std::thread::sleep(Duration::from_millis(300));
         std::thread::scope(|scope| {
-            // The end of a thread runs the functions that libraries registered for it.
+            // A thread that ends calls the functions that libraries registered for that event. A
+            // call of a function in unmapped code crashes now.
             scope.spawn(|| ());
         });
     }

@@ -43,14 +43,15 @@ fn several_as_one(side: &Side) -> Outcome {
         )
     })?;
     describes(&net, made)?;
-    // Both sides use the merged device, then only one side does; its peer uses one of the parts.
+    // First both sides use the merged device, then only the receiver does, then only the sender.
+    // The peer of that one side uses one of the parts.
     let ways = [(made, made), (made, 0), (1, made)];
     for (receiver, sender) in ways {
         let device = if side.role == Role::Receiver { receiver } else { sender };
         side.step(&format!("connecting device {sender} to device {receiver}"));
         let link = Link::open(side, &net.on(device))?;
-        // If both sides use the merged device: one message that is longer than all slots of
-        // ferroccl's plugin together, with the plugin's default settings.
+        // If both sides use the merged device, one message is longer than all slots of ferroccl's
+        // plugin together, at its default settings.
         let long = usize::from(receiver == sender);
         for (messages, bytes) in [(40, 100), (8, 200_000), (long, 9_000_001)] {
             let stream = Stream::of(messages, bytes);

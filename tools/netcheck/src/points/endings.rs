@@ -168,7 +168,7 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let memory = link.memory(BYTES)?;
         let part = memory.part(0, BYTES, TAG);
         let mut request = None;
-        // Some sends may complete into system buffers, but not forever.
+        // At first, sends may complete into system buffers; in the end there must be an error.
         let error = side.until("an error, as the receiver is dead", || {
             let step = match request {
                 None => link.comm.isend(&part).map(|taken| request = taken),

@@ -26,7 +26,7 @@ pub(crate) struct Point {
     pub(crate) demand: &'static str,
     /// Kind of the demand: contract, or robustness beyond it.
     pub(crate) kind: Kind,
-    /// Multiple of the usual time that the point may take.
+    /// Time limit of the point, as a multiple of the user's time limit (`--timeout`).
     pub(crate) patience: u32,
     /// Name of the point that must pass before this one can.
     pub(crate) depends_on: Option<&'static str>,
@@ -111,7 +111,7 @@ impl Point {
         Point { kind: Kind::Robustness, ..self }
     }
 
-    /// Sets the multiple of the usual time that the point may take.
+    /// Sets the time limit of the point, as a multiple of the user's time limit.
     const fn patient(self, times: u32) -> Point {
         Point { patience: times, ..self }
     }

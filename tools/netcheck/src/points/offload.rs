@@ -1,4 +1,5 @@
-//! The device side of a plugin. If a plugin has a device side, NCCL's kernels move the data.
+//! The device side of a plugin: the handles and registrations that NCCL's kernels use. If a plugin
+//! has a device side, these kernels move the data.
 
 use nccl_net_abi::DEVICE_HOST;
 
@@ -35,12 +36,12 @@ fn device_handles(side: &Side) -> Outcome {
     }
 }
 
-/// Returns the defect of a device handle, if any; `named` is the type and version in the
-/// properties.
+/// Returns the defect of a device handle, if any. `named` is the type and version in the
+/// properties; `given` is the type and version of the handle, or `None` if there is no handle.
 fn wrong_handle(named: (i32, i32), given: Option<(i32, i32)>) -> Option<String> {
     let given = given.filter(|given| named.0 == DEVICE_HOST || *given != named)?;
     Some(format!(
-        "gave a device handle of type {} version {}, but netDeviceType is {} version {}: NCCL \
+        "gave a device handle of type {} version {}, but netDeviceType is {} of version {}: NCCL \
          would leave the data to a device side that does not exist",
         given.0, given.1, named.0, named.1
     ))

@@ -195,7 +195,7 @@ fn deregister_in_flight(side: &Side) -> Outcome {
     abandon(side, "deregMr", || link.comm.deregister(memory.registration).map_err(Stop::from))?;
     side.step("closing, with requests in flight");
     for link in [receives, sends] {
-        // The peer may be closed already.
+        // The peer may have closed already: an error is allowed.
         abandon(side, "close", || {
             let _may_be_refused = link.comm.close();
             Ok(())
@@ -212,7 +212,7 @@ fn abandon(side: &Side, name: &'static str, call: impl FnOnce() -> Outcome) -> O
 pub(super) const DMA_BUF_REGISTRATION: Point = Point::pair(
     "dma_buf_registration",
     "Where ptrSupport has DMABUF, regMrDmaBuf exists, refuses a number that is no descriptor, and \
-     does not close the descriptor; transfers still work.",
+     does not close a descriptor that it gets; transfers still work.",
     dma_buf,
     dma_buf,
 );
@@ -239,7 +239,7 @@ fn dma_buf(side: &Side) -> Outcome {
         link.comm.deregister(registration)?;
     }
     if file.metadata().is_err() {
-        // The descriptor is not closed again: another file may soon have its number.
+        // The plugin has closed the descriptor; its number may soon belong to another file.
         let _not_closed_again = file.into_raw_fd();
         return failed("regMrDmaBuf closed the descriptor: only NCCL may close it");
     }

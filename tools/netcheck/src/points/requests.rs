@@ -19,11 +19,12 @@ use crate::stream::Stream;
 
 /// Time that one side waits, so that the other side goes ahead as far as it can.
 const A_WHILE: Duration = Duration::from_millis(300);
-/// Time within which a plugin must make room for the requests that it must take.
+/// Time, at the default --timeout, within which a plugin must take 32 requests.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Bytes of a message, and bytes from one slot to the next.
+/// Bytes of a message.
 const BYTES: usize = 64 << 10;
+/// Bytes from the start of one slot to the start of the next.
 const STRIDE: usize = BYTES + GUARD;
 
 pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
@@ -152,8 +153,8 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
 
 pub(super) const NULL_IS_RETRIED: Point = Point::pair(
     "null_request_is_retried",
-    "A call of isend or irecv that comes too early, or is one too many, gives NULL or a request; \
-     repeated calls give a request in the end.",
+    "isend or irecv, called before the peer's matching call or with too many requests in flight, \
+     gives NULL or a request; repeated calls give a request in the end.",
     eager,
     eager,
 );
@@ -229,8 +230,9 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
     },
 );
 
-/// Number of messages, and number of receives in flight at once.
+/// Number of messages.
 const CONSUMED: usize = 64;
+/// Number of receives in flight at once.
 const AT_ONCE: usize = 8;
 
 pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
@@ -258,7 +260,8 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
             let start = at % AT_ONCE * STRIDE;
             let slot = memory.memory.part(start..start + STRIDE);
             slot.verify(at as u64, BYTES, BYTES)?;
-            // As in NCCL, the next request may have the same pointer as this one.
+            // The next receive is posted before irecvConsumed is called for this one. So, as in
+            // NCCL, the next request may have the same pointer as this one.
             if at + AT_ONCE < CONSUMED {
                 requests.push_back(post(at + AT_ONCE)?);
             }
@@ -302,7 +305,7 @@ pub(super) const FLUSH: Point = Point::pair(
                 Ok(request) => request,
                 Err(refusal) if !is_needed => {
                     return skipped(format!(
-                        "{refusal}; ptrSupport is HOST: NCCL does not call it"
+                        "{refusal}; ptrSupport is HOST: NCCL does not call iflush"
                     ));
                 }
                 Err(refusal) => return Err(refusal.into()),
@@ -339,8 +342,8 @@ fn finish_without_sizes(side: &Side, net: &Net, request: Opaque, what: &str) -> 
 
 pub(super) const PROFILED: Point = Point::pair(
     "profiled_requests",
-    "A profiler given to init, and events given to isend and irecv, do no harm; the plugin \
-     reports only these events to the profiler.",
+    "A profiler given to init, and events given to isend and irecv, do no harm; each report of the \
+     plugin to the profiler belongs to one of these events.",
     profiled,
     profiled,
 );

@@ -51,7 +51,7 @@ pub(super) const STRANGER_ON_PORT: Point = Point::pair(
     },
 );
 
-/// Expects that `accept` reports no connection.
+/// Calls `accept` for a while, and fails if it reports a connection or an error.
 fn turned_away(side: &Side, listener: &Listener) -> Outcome {
     side.step("accept, when strangers have connected");
     side.poll_for(A_WHILE, || match side.promptly("accept", || Ok(listener.accept()))? {
@@ -137,8 +137,8 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 pub(super) const BAD_HANDLE: Point = Point::pair(
     "bad_handle",
-    "A connect with bytes that no listener wrote (zeros, noise) returns an error or stays not \
-     ready, and valid handles still work.",
+    "connect, called with a handle that no listener wrote (zeros, noise), returns an error or no \
+     communicator, and valid handles still work.",
     |side| {
         let net = side.net()?;
         exchange(&Link::open(side, &net)?)

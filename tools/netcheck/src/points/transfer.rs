@@ -1,4 +1,4 @@
-//! One message at a time or many: data, sizes, order.
+//! Points on messages, one or many in flight: their data, sizes and order.
 
 use super::Point;
 use crate::link::{Link, TAG};

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_average_has_one_right_answer_unless_it_is_a_tie() {
+    fn an_average_of_a_narrow_type_has_one_right_result_unless_it_is_a_tie() {
         let average = recipe(DataType::Float8E4m3, ReduceOp::Avg, 3);
         let format = FloatFormat::of(DataType::Float8E4m3).unwrap();
         let accepted = |actual: f64, true_value: f64| {

@@ -48,8 +48,8 @@ impl FloatFormat {
         // The scaling to units of the last place is exact: only `round_ties_even` rounds.
         let scale = 2.0_f64.powi(self.mantissa_bits as i32 - exponent);
         let units = (magnitude * scale).round_ties_even() as u64;
-        // The leading one of `units` carries into the exponent. That is right, also when rounding
-        // goes up to the next power of two and when the number is subnormal.
+        // The high bits of `units` complete `field`: they add 1 for a normal number, 0 for a
+        // subnormal one, and 1 more if rounding carries into them.
         let field = (exponent + self.bias() - 1) as u64;
         sign | ((field << self.mantissa_bits) + units)
     }

@@ -2,14 +2,14 @@
 //!
 //! Exactness is reached as follows, for `n` ranks and a type with `p` significant bits:
 //!
-//! * *sum*, *avg*, *premul-sum* of floats: integers times a power of two, which all ranks share for
-//!   one element. The magnitudes of the integers add up to at most `2^p` over all ranks. So every
-//!   partial sum, in any order, is representable. If `n` is so large that not every rank can
-//!   contribute, the contributors rotate with the element.
+//! * *sum*, *avg*, *premul-sum* of floats: integers times a power of two. All ranks have the same
+//!   power for the same element. The magnitudes of the integers add up to at most `2^p` over all
+//!   ranks. So every partial sum, in any order, is representable. If `n` is so large that not every
+//!   rank can contribute, the contributors rotate with the element.
 //! * *prod* of floats: powers of two near one, with random signs; for each element, one rank has a
 //!   full mantissa.
-//! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*:
-//!   even ones would soon give zero).
+//! * *sum*, *prod*, *premul-sum* of integers: any bits, since the results wrap (for *prod*, only
+//!   odd factors: even ones would soon give zero).
 //! * *avg* of integers: magnitudes so small that the sum does not overflow. So it does not matter
 //!   in which width a library sums before it divides.
 //! * *min*, *max*: any integer, or any finite normal float.
@@ -27,8 +27,8 @@ pub struct Recipe {
     pub op: Option<ReduceOp>,
     /// Number of ranks that take part.
     pub ranks: u32,
-    /// Number of the repetition. It changes the elements, so that the result of one call is wrong
-    /// for the next.
+    /// Number of the repetition. It changes the elements, so that the check of a call detects a
+    /// result that is left over from the call before.
     pub repetition: u64,
 }
 
@@ -100,7 +100,8 @@ impl Recipe {
         u64::MAX >> (64 - 8 * self.data_type.bytes())
     }
 
-    /// Returns a value whose sum over all ranks stays within `budget` in magnitude.
+    /// Returns the value of the rank `stream`. The magnitudes of all ranks' values add up to at
+    /// most `budget`.
     fn within_budget(&self, budget: u64, stream: u64, common: u64, own: u64) -> i64 {
         let ranks = u64::from(self.ranks);
         let amplitude = budget / ranks;
@@ -174,7 +175,7 @@ impl Recipe {
         let data_type = self.data_type;
         let values = inputs.map(|(rank, bits)| (rank, integer(data_type, bits)));
         let result = match op {
-            // Wrapping does not change the sum modulo 2^width, so it may occur anywhere.
+            // A library may wrap at any step: the sum modulo 2^width stays the same.
             ReduceOp::Sum => values.fold(0, |sum: i128, (_, value)| sum.wrapping_add(value)),
             ReduceOp::Prod => {
                 values.fold(1, |product: i128, (_, value)| product.wrapping_mul(value))
@@ -281,7 +282,7 @@ mod tests {
                     let differing = (0..500)
                         .filter(|&index| {
                             let fewer = Recipe { ranks: ranks - 1, ..all };
-                            // The inputs of the larger group, reduced without the last rank.
+                            // The inputs of a call on all ranks, without the last rank's input.
                             let inputs =
                                 (0..ranks - 1).map(|r| (r, all.input(u64::from(r), index)));
                             let without = match FloatFormat::of(data_type) {
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn premul_scalars_are_elements() {
+    fn premul_scalars_are_encoded_as_elements() {
         assert_eq!(premul_scalar(DataType::Float32, 1)[..4], 2.0_f32.to_ne_bytes());
         assert_eq!(premul_scalar(DataType::Int64, 2), 1_i64.to_ne_bytes());
         assert_eq!(premul_scalar(DataType::Float8E4m3, 0)[0], 0x38);

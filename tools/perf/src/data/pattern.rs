@@ -1,14 +1,15 @@
 //! Fast generation and comparison of elements. The data repeat after a prime number of elements, so
 //! one table per stream (the input of a rank or of a pair of ranks, or the reduction) is enough to
-//! fill and to compare buffers of any length with `memcpy` and `memcmp`. A prime period is no
-//! multiple of a chunk or a block, so a misplaced block is detected.
+//! fill and to compare buffers of any length with `memcpy` and `memcmp`. A misplaced block is
+//! detected unless its displacement is a multiple of the period. Since the period is prime, a
+//! displacement of k chunks (or blocks) of c elements each is a multiple only if k or c is.
 
 use super::check::accepts;
 use super::format::push_element;
 use super::generate::{Expected, Recipe};
 
 /// Returns the number of elements after which the data repeat. The period is shorter for many
-/// ranks, because each rank reduces every element of a table over all ranks.
+/// ranks: each rank computes a table of the reduction, in a time that grows with the ranks' number.
 #[must_use]
 pub fn period(ranks: u32) -> usize {
     if ranks <= 64 { 65_521 } else { 4_093 }

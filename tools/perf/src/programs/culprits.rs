@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
-/// Largest number of reported culprits. With more culprits, the cause is not a few slow parts.
+/// Largest number of reported culprits. More would mean that the cause is not a few slow hosts,
+/// NICs or ranks.
 const MOST: usize = 16;
 
 /// Direction of the paths of a host, a NIC or a rank: all its paths, paths from it, or paths to it.
@@ -18,8 +19,9 @@ enum Direction {
     To,
 }
 
-/// Paths with a common feature. If two groups explain the slower paths equally well, the group that
-/// is first in the order of this type is reported. So the wider groups come first.
+/// Paths with a common feature. If two groups explain the slower paths equally well, the lesser one
+/// in the order of this type is reported. So wider groups are declared before narrower ones. The
+/// number of a host is that of the first rank on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     All,
@@ -156,9 +158,10 @@ impl Firsts {
     }
 }
 
-/// Returns the common features of slower paths. Each step takes the group in which the slower paths
-/// that are not yet explained outnumber the healthy paths by the most. A single path has no
-/// common feature.
+/// Returns the common features of slower paths. Each step considers the groups with at least two
+/// slower paths that are not yet explained (a single path has nothing in common with others), and
+/// takes the group in which these paths outnumber the healthy paths by the most. This group then
+/// explains all its paths.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
     let first = Firsts::new(ranks);

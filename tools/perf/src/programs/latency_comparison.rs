@@ -38,7 +38,7 @@ pub struct Comparison {
     pub one: Times,
     /// Times of all the small calls together.
     pub pieces: Times,
-    /// Number of wrong elements, in one checked call of each kind.
+    /// Number of wrong elements, in one checked large call and one checked small call.
     pub wrong: u64,
 }
 

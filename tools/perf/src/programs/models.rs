@@ -50,8 +50,8 @@ pub fn gpt_2() -> Parameters {
 }
 
 /// Returns the parameters of Llama 3 8B (Meta, 2024): 32 layers of width 4096, 8 key-value heads,
-/// 128,256 tokens. There is one vector per unit that fully sharded training gathers: the embedding,
-/// each layer, and the final norm together with the output.
+/// 128,256 tokens. There is one vector per unit (tensors that fully sharded training gathers
+/// together): the embedding, each layer, and the final norm with the output.
 #[must_use]
 pub fn llama_3_8b_units() -> Vec<Parameters> {
     let (width, key_value, hidden, tokens) = (4096, 1024, 14_336, 128_256);
@@ -72,10 +72,10 @@ pub fn llama_3_8b_units() -> Vec<Parameters> {
     units
 }
 
-/// Bytes of the first bucket: small, so that communication begins early.
+/// Number of bytes that fills the first bucket: small, so that communication begins early.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
-/// Bytes of the other buckets, as in DistributedDataParallel.
+/// Number of bytes that fills each other bucket, as in DistributedDataParallel.
 const BUCKET_BYTES: usize = 25 << 20;
 
 /// Returns the number of elements of each gradient bucket, in the order in which the backward pass

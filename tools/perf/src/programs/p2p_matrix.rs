@@ -20,8 +20,9 @@ use crate::timing::{BATCH_ITERATIONS, Loop, time_calls};
 use crate::trial::Trial;
 
 /// Largest number of messages in a group (bandwidth only): the sender sends a group, then waits for
-/// an answer. A group is limited to `WINDOW_BYTES`, but has at least one message.
+/// an answer.
 const WINDOW: usize = 16;
+/// Largest number of bytes of a group; but a group always has at least one message.
 const WINDOW_BYTES: usize = 16 << 20;
 
 /// Default number of rounds if a baseline is made or read: enough to detect slower paths among 512
@@ -54,8 +55,8 @@ impl Extra {
     }
 
     /// Returns the baseline to compare with, if one is given. Checks that the rounds are enough
-    /// to detect slower paths and that the new baseline can be written. Only the rank that has the
-    /// files calls this.
+    /// to detect slower paths and that the new baseline can be written. Only rank 0, which reads
+    /// and writes the files, calls this function.
     fn prepare(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
         let rounds = self.rounds() as usize;

@@ -28,10 +28,10 @@ pub struct Change {
     pub then_us: f64,
     /// Median now, microseconds.
     pub now_us: f64,
-    /// Median of all ratios of a time now to a time in the baseline.
+    /// Median of the ratios of each time now to each time in the baseline.
     pub ratio: f64,
-    /// Probability that times are longer by at least this much although nothing has changed,
-    /// corrected for the number of tests.
+    /// Probability, if nothing has changed, of new times that exceed the old times by at least as
+    /// much as the measured new times do; corrected for the number of tests.
     pub p: f64,
     /// True if the time is longer by more than is allowed, and `p` is at most [`ALARM_RATE`].
     pub is_slower: bool,
@@ -134,7 +134,7 @@ pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> 
     let needed = (1..64).find(|rounds| tells(*rounds, *rounds)).unwrap_or(64);
     Err(format!(
         "{then} rounds in the baseline and {now} in the later run are too few to detect which of \
-         {tests} times got longer; give --rounds {needed} or more, both with \
+         the {tests} latencies and bandwidths got worse; give --rounds {needed} or more, both with \
          --save-baseline and with --baseline"
     ))
 }
@@ -270,7 +270,7 @@ mod tests {
         assert!(comparison.paths.iter().any(|path| path.latency.p < ALARM_RATE), "{text}");
         assert_eq!(comparison.slower(), 0, "{text}");
         assert!(text.ends_with("0 of 12 OK\n"), "{text}");
-        // One outlier alone makes the mean look like that of a slow path.
+        // One outlier of 1 s makes the mean of its path far longer, but raises no alarm.
         let old = measured(1, 20, |_, _| [1.0; 2]);
         let mut new = measured(2, 20, |_, _| [1.0; 2]);
         new.paths[0].latency_us[3] = 1e6;
@@ -298,7 +298,8 @@ mod tests {
         assert!(error.contains("give --rounds 7 or more"), "{error}");
         assert!(enough(&setting, [7, 7]).is_ok() && enough(&setting, [6, 6]).is_err());
         assert!(enough(&setting, [4, 40]).is_ok() && enough(&setting, [1, 100]).is_err());
-        // The default is enough for 512 ranks, the most that ferroccl starts on one machine.
+        // The default of 20 rounds is enough for 512 ranks, the most that ferroccl starts on one
+        // machine.
         let hosts = vec![String::new(); 512];
         assert!(enough(&Setting { hosts, ..setting }, [20, 20]).is_ok());
     }

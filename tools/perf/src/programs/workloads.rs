@@ -31,7 +31,7 @@ pub enum Workload {
     MixtureOfExperts,
 }
 
-/// Parameters of a list: its rank, the number of ranks, the scale of the counts, and the seed.
+/// Parameters of one rank's list of calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scene {
     /// Number of this rank.
@@ -110,8 +110,9 @@ impl Scene {
         }
     }
 
-    /// Returns the calls of fully sharded training. Forward: gather each unit. Backward: gather it
-    /// again, then reduce-scatter its gradients.
+    /// Returns the calls of fully sharded training, with `units` as in
+    /// [`models::llama_3_8b_units`]. Forward: gather each unit. Backward: gather each unit again,
+    /// then reduce-scatter its gradients.
     fn sharded(self, units: &[Vec<usize>]) -> Vec<Trial<'static>> {
         let call = |collective, unit: &Vec<usize>| {
             let shard = self.scaled(unit.iter().sum()).div_ceil(self.ranks as usize);
@@ -126,7 +127,7 @@ impl Scene {
 
     /// Returns the calls of the recommender. Forward: the holder of a table sends its rows to each
     /// rank for that rank's samples. Backward: the gradients go in the reverse direction. The
-    /// counts are skewed if the 26 tables are not a multiple of the ranks.
+    /// counts are skewed if the number of tables, 26, is not a multiple of the number of ranks.
     fn recommender(self) -> Vec<Trial<'static>> {
         let samples = self.scaled(SAMPLES_PER_RANK);
         let rows = |holder: Rank| {
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_rank_sends_the_other_receives() {
+    fn sent_and_received_counts_agree_for_every_pair_of_ranks() {
         for workload in [Workload::Dlrm, Workload::MixtureOfExperts] {
             for ranks in [1, 2, 3, 8, 11] {
                 let lists: Vec<_> = scenes(ranks).map(|scene| workload.calls(scene)).collect();
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_skewed_and_take_every_token_twice() {
+    fn experts_are_loaded_unequally_and_each_token_goes_to_two_of_them() {
         let scene = Scene { rank: 0, ranks: 8, scale: 1.0, seed: 7 };
         let elements = scene.routed(0, 0);
         let all = TOKENS_PER_RANK * EXPERTS_PER_TOKEN * EXPERT_WIDTH;
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_have_the_calls_of_their_kind() {
+    fn steps_have_the_calls_and_counts_of_their_models() {
         let scene = Scene { rank: 1, ranks: 4, scale: 1.0, seed: 7 };
         let reduced: usize =
             Workload::Gpt2.calls(scene).iter().map(|call| call.layout().input).sum();

@@ -10,7 +10,8 @@ use ccl_core::select::tuning::{Change, Measured, Point, Tuning};
 pub struct Comparison {
     /// Text with a line for each point, and a summary.
     pub text: String,
-    /// True if any point got slower by more than the allowed share plus noise.
+    /// True if any point got slower by more than the allowed share plus the deviations of both
+    /// times.
     pub is_slower: bool,
 }
 

@@ -95,7 +95,7 @@ mod tests {
 
     /// Checks that a fit from wrong figures comes close to the times of the right model.
     #[test]
-    fn a_model_is_found_from_what_it_predicts() {
+    fn a_model_is_recovered_from_its_own_predictions() {
         let truth = processors(f64::INFINITY);
         let algorithms = algorithm::of(Collective::AllReduce);
         let programs: Vec<Programs> =

@@ -32,12 +32,14 @@ use ferroccl::communicator::{Call, Communicator, Explanation, machine};
 pub use compare::{Comparison, compare};
 pub use predictions::{Predicted, add_predictions};
 
-/// Approximate time of a round of one variant. A round has 1 to [`ITERATIONS_MAX`] calls, so its
-/// time is longer for long calls and shorter for short ones.
-const ROUND_US: f64 = 2000.0;
+/// Time, in microseconds, that a turn should take. In each round, every [`Variant`], or every value
+/// of a tunable, has one turn of 1 to [`ITERATIONS_MAX`] calls. So a turn takes longer than this
+/// time if a single call does, and less if [`ITERATIONS_MAX`] calls do.
+const TURN_US: f64 = 2000.0;
+/// Largest number of calls of a turn.
 const ITERATIONS_MAX: f64 = 200.0;
 
-/// Points to measure, and settings to try.
+/// Points (collectives at sizes) to measure, and settings to try.
 #[derive(Clone, Debug)]
 pub struct TuneRequest {
     /// Collectives to measure.
@@ -121,7 +123,7 @@ pub fn measure(
     for collective in &request.collectives {
         for bytes in &sizes {
             let seen = point(request, *collective, *bytes, &mut communicator, &mut memory)?;
-            // A point is missing if there are too few bytes for a block of each rank.
+            // A size is skipped if it is too small for one element in each block.
             let Some(seen) = seen else { continue };
             if is_first {
                 progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
@@ -196,14 +198,14 @@ fn point(
 /// Variants that are measured in turns: a short disturbance of the machine affects all of them.
 struct Turns {
     trial: Trial<'static>,
-    /// Number of turns of each variant.
+    /// Number of rounds that [`Turns::take`] measures; each variant has one turn in each round.
     turns: u32,
-    /// Mean microseconds per call in each round, by variant.
+    /// Per variant: mean microseconds per call in each round.
     rounds: Vec<(Variant, Vec<f64>)>,
 }
 
 impl Turns {
-    /// Measures these variants; variants that were measured before are measured again.
+    /// Measures these variants. The new times of a variant are appended to its earlier ones.
     fn take(
         &mut self,
         variants: &[Variant],
@@ -220,7 +222,7 @@ impl Turns {
                 return Err(format!("{collective} by {text} gave {wrong} wrong elements").into());
             }
             let first = time(communicator, &trial, memory, 3)?;
-            let iterations = (ROUND_US / first.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
+            let iterations = (TURN_US / first.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
             let known = self.rounds.iter().position(|(known, _)| known == variant);
             let at = known.unwrap_or(self.rounds.len());
             if known.is_none() {

@@ -19,7 +19,7 @@ const MODELLED_RANKS_MAX: u32 = 8;
 /// Least number of sizes: one size does not separate the time per call from the time per byte.
 const SIZES_MIN: usize = 2;
 
-/// Programs by the names of collective and algorithm.
+/// Programs, keyed by the names of their collective and algorithm.
 type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 impl Outcome {
@@ -46,10 +46,11 @@ impl Outcome {
         let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
         let mut text = format!(
             "The model predicts times by a walk through the schedules, with numbers fitted to \
-             these {} times: half of the predictions are off by {:.0} % at most.\n\
-             A call takes {call_ns:.0} ns and a fold {fold_ns:.0} ns. Each byte takes {slot_ns:.3} \
-             ns in slots; in buffers it takes {near:.3} ns up to 1 MiB, {shared:.3} ns up to 16 \
-             MiB and {far:.3} ns above. A message within a host takes {:.0} ns",
+             these {} measured times; half of the predictions are off by {:.0} % at most.\n\
+             A call takes {call_ns:.0} ns. A fold takes {fold_ns:.0} ns plus, for each byte read \
+             or written, {slot_ns:.3} ns in slots, {near:.3} ns in buffers up to 1 MiB, \
+             {shared:.3} ns up to 16 MiB and {far:.3} ns in larger ones. A message within a host \
+             takes {:.0} ns",
             samples.len(),
             100.0 * fitted.median_error(),
             within.latency_ns + within.message_ns
@@ -59,8 +60,9 @@ impl Outcome {
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                "; between hosts it takes {latency_ns:.0} ns, plus, at either end, {message_ns:.0} \
-                 ns and {byte_ns:.3} ns for each byte; the bandwidth is {:.1} GB/s",
+                "; between hosts it has a latency of {latency_ns:.0} ns, and each of its two ranks \
+                 takes {message_ns:.0} ns plus {byte_ns:.3} ns for each byte; the bandwidth is \
+                 {:.1} GB/s",
                 bytes_per_s / 1e9
             );
         }

@@ -14,7 +14,7 @@ use ferroccl::tools::{Asked, predicted};
 /// Largest number of ranks for which calls are predicted: predictions for more take too long.
 const RANKS_MAX: u32 = 4096;
 
-/// Number of ranks and hosts for which calls are predicted.
+/// Numbers of ranks and hosts for which calls are predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predicted {
     /// Number of ranks.
@@ -106,7 +106,8 @@ fn settled(
     for Tried { variable, values } in &request.tried {
         if !MODELLED.contains(variable) {
             return Err(format!(
-                "--try {variable}: models do not cover this tunable; give one of {}, or measure",
+                "--try {variable}: models do not cover this tunable; give one of {}, or measure it \
+                 without --predict",
                 MODELLED.join(" ")
             ));
         }

@@ -8,7 +8,7 @@ use ccl_core::config::Config;
 use ccl_core::select::tuning::SETTABLE;
 use ccl_core::types::{Collective, DataType, ReduceOp};
 
-use super::{ITERATIONS_MAX, ROUND_US, Tried, TuneRequest, time};
+use super::{ITERATIONS_MAX, TURN_US, Tried, TuneRequest, time};
 use crate::geometry::counts_of_size;
 use crate::memory::Memory;
 use crate::subject::SubjectError;
@@ -16,7 +16,7 @@ use crate::trial::Trial;
 use ferroccl::communicator::Communicator;
 use ferroccl::transports::{self, Choice};
 
-/// Least gain, as a share, for which a value replaces the current one.
+/// Least gain for which a value replaces the current one, as a share of the current one's time.
 pub(super) const WORTH: f64 = 0.03;
 
 /// Values that are usually worth trying, with the connections that each tunable applies to.
@@ -36,9 +36,13 @@ pub(super) const MODELLED: [&str; 3] =
 /// Kind of connection that a tunable applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
+    /// Any connection.
     Anyhow,
+    /// Connection over a network.
     ByNetwork,
+    /// Connection over a network whose transport does not stripe messages over queue pairs.
     ByConnections,
+    /// Connection over a network whose transport stripes messages over queue pairs.
     ByQueuePairs,
 }
 
@@ -167,7 +171,7 @@ fn ratios(request: &TuneRequest, candidates: &mut [Candidate]) -> Result<Vec<f64
                 // The first round only determines the number of iterations.
                 match (round, index) {
                     (0, 0) => {
-                        let many = (ROUND_US / taken.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
+                        let many = (TURN_US / taken.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
                         iterations = many;
                         candidate.times.push(Vec::new());
                     }

@@ -10,17 +10,18 @@ pub(super) trait Ends {
     fn has_credit(&mut self) -> bool;
     /// Sends the next message and returns its number.
     fn send(&mut self, bytes: usize) -> u64;
-    /// Records that a message has arrived, and has left its sender.
+    /// Records that a message has arrived; its sender may reuse the memory that held the message.
     fn arrive(&mut self, number: u64);
     /// Returns whether the next message in order has arrived.
     fn is_there(&self) -> bool;
-    /// Frees the slot of the next message, and returns the new credit, if one is due.
+    /// Frees the slot of the next message. Returns the number to pass to the sender's
+    /// [`credit`](Self::credit), if a credit is due.
     fn release(&mut self) -> Option<u64>;
     /// Gives the sender credits: the sender may send all messages below this number.
     fn credit(&mut self, below: u64);
 }
 
-/// The state machines of admission.
+/// Ends that use the real state machines of admission.
 #[derive(Debug)]
 pub(super) struct Admitted {
     sender: Sender,

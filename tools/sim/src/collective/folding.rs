@@ -60,11 +60,16 @@ impl Folding {
         }
         let plan = network.plan();
         let (fabric, hosts) = (&plan.fabric, plan.hosts);
-        // The stride is a whole group, and all groups must be full.
+        // The stride is the number of ranks of a whole group (all hosts that one set of switches
+        // joins) of the tier before the last, or of a host if there is at most one tier. All groups
+        // of this tier must be full.
         let group = fabric.tiers.len().checked_sub(2).map_or(1, |tier| fabric.hosts_in_group(tier));
         let group = u32::try_from(group).unwrap_or(u32::MAX);
         if group == 0 || !hosts.is_multiple_of(group) {
-            return not_alike("a group of hosts is not full; use only full groups of hosts");
+            return not_alike(
+                "the last group of hosts (such as a rack or a zone) is not full; use a number of \
+                 hosts that fills all groups",
+            );
         }
         let stride = group * plan.ranks_per_host;
         let folding = Folding { ranks: network.ranks(), stride };

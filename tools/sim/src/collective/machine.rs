@@ -29,12 +29,15 @@ struct Cursor {
     at: usize,
     counters: Counters,
     turn: usize,
-    /// True if the fields of the current fold are computed: its elements in the chunk and in all
-    /// chunks, and its peers.
+    /// True if the next four fields are computed for the current fold.
     ready: bool,
+    /// Elements of the fold in the chunk.
     elements: usize,
+    /// Elements of the fold in all chunks.
     whole: usize,
+    /// Peers that the fold receives from.
     recvs: Vec<Rank>,
+    /// Peers that the fold sends to.
     sends: Vec<Rank>,
     /// Peer whose message (if the flag is true) or free slot (if it is false) the strand waits for.
     waits: Option<(Rank, bool)>,

@@ -32,8 +32,8 @@ const CASES: [(Collective, &str); 8] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
-/// Checks that the number of messages is near the estimate (four steps for each message), and that
-/// too much work is refused.
+/// Checks that the number of messages is near the estimate (the estimated steps divided by four: a
+/// message takes four links through two tiers), and that too much work is refused.
 #[test]
 fn estimated_work_agrees_with_the_number_of_messages() {
     let mut plan = zone(4).plan().unwrap();
@@ -48,7 +48,7 @@ fn estimated_work_agrees_with_the_number_of_messages() {
             let over = steps / 4.0 / found.messages as f64;
             assert!(
                 (0.5..=2.0).contains(&over),
-                "{algorithm} of {collective}: estimate / sent is {over}"
+                "{algorithm} of {collective}: the estimate is {over} times the messages sent"
             );
         }
     }
@@ -60,8 +60,8 @@ fn estimated_work_agrees_with_the_number_of_messages() {
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
-/// Checks that every byte of a schedule passes the links on its path, and that the bytes in flight
-/// never exceed the credits.
+/// Checks that the links from hosts to their switches carry as many bytes as the schedules send
+/// between hosts, and that the bytes in flight never exceed the credits.
 #[test]
 fn all_bytes_are_carried_and_none_without_a_credit() {
     let network = Network::new(zone(2).plan().unwrap()).unwrap();
@@ -131,7 +131,7 @@ fn a_folded_run_takes_as_long_as_a_run_of_all_ranks() {
             for (time_s, rank) in times {
                 let of = folded.ends_s[folding.of(rank) as usize];
                 let off = (time_s / of - 1.0).abs();
-                assert!(off < 1e-6, "{algorithm} on {ranks}, rank {rank}: {time_s}, folded {of}");
+                assert!(off < 1e-6, "{algorithm}, rank {rank} of {ranks}: {time_s}, folded {of}");
             }
             assert_eq!(all.messages, folded.messages * u64::from(ranks / folding.stride));
         }
@@ -177,7 +177,7 @@ fn a_call_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
     let found = outcome(&network, Scheme::Spray, &call, folding, &RunParams::default());
     let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
     let over = found.time_s / roofline_s(&network, &streams);
-    assert!((1.0..2.0).contains(&over), "{over} times the roofline");
+    assert!((1.0..2.0).contains(&over), "the call takes {over} times its roofline");
     let late = RunParams { late: vec![(5, 1e-3)], ..RunParams::default() };
     let held_up = outcome(&network, Scheme::Spray, &call, folding, &late);
     assert!(held_up.ends_s.iter().all(|end_s| *end_s > 1e-3));

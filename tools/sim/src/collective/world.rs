@@ -469,7 +469,8 @@ impl<'a, E: Ends> World<'a, E> {
                 self.pipes[pipe as usize].arrive(number);
                 let receiver = self.folding.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
-                // The rank that stands for the receiver gets its message from the same distance.
+                // The rank that stands for the receiver gets the message from a rank at the same
+                // distance.
                 let ranks = self.folding.ranks;
                 let peer = (receiver + ranks - self.folding.distance(from, to)) % ranks;
                 self.link_ready(receiver, peer, channel, true);

@@ -89,8 +89,8 @@ impl Dcqcn {
     }
 }
 
-/// State of the flows' senders after a run; empty before the first call. The next call over the
-/// same queue pairs begins with this state.
+/// State of the flows' senders after a run; empty before the first run. The next run over the same
+/// queue pairs begins with this state.
 #[derive(Clone, Debug, Default)]
 pub struct Senders {
     pub(super) rates: Vec<Rate>,

@@ -4,8 +4,8 @@
 //! Flows are fluids that move from queue to queue in short steps. A link serves its queue in the
 //! order of arrival, so each flow gets a share in proportion to its bytes in the queue. A switch
 //! that holds more than [`Buffer::pause_bytes`] from one link pauses that link as a whole, until it
-//! holds less than [`Buffer::resume_bytes`]. Flows to other destinations wait too, and their bytes
-//! may pause links further back. Nothing is ever dropped.
+//! holds less than [`Buffer::resume_bytes`]. All flows on the paused link wait, whatever their
+//! destination, and their bytes may pause links further back. Nothing is ever dropped.
 
 mod dcqcn;
 
@@ -100,7 +100,7 @@ pub struct Outcome {
     pub paused_s: Vec<f64>,
     /// Largest number of bytes that were in flight to one receiver.
     pub in_flight_bytes_max: f64,
-    /// Per watched link: times in seconds, with the bytes queued before it.
+    /// Per watched link: times in seconds, each with the bytes then queued before the link.
     pub watched: Vec<Vec<(f64, f64)>>,
 }
 
@@ -123,9 +123,9 @@ struct Run<'a> {
     queued: Vec<f64>,
     sent: Vec<f64>,
     arrived: Vec<f64>,
-    /// Largest number of bytes in flight of each flow.
+    /// Per flow: limit of its bytes in flight.
     window: Vec<f64>,
-    /// Bytes that have arrived, but whose credits have not returned yet.
+    /// Per flow: bytes that have arrived, but whose credits have not returned yet.
     uncredited: Vec<f64>,
     late: Vec<Vec<f64>>,
     rates: Vec<dcqcn::Rate>,
@@ -153,7 +153,8 @@ pub fn run(network: &Network, flows: &[Flow], params: &RunParams) -> Result<Outc
     run_again(network, flows, params, &mut Senders::default())
 }
 
-/// Runs flows to their end. Senders begin in the state that an earlier run of as many flows left.
+/// Runs flows to their end. The senders begin in the state that `senders` has, if it is from an
+/// earlier run with the same number of flows. Every run leaves its senders' state in `senders`.
 /// Only [`Transport::Dcqcn`] has such a state.
 ///
 /// # Errors
@@ -189,7 +190,7 @@ pub fn run_again(
                 open: open.len(),
                 ranks: flows.len(),
                 rank: open[0] as u32,
-                waiting: "more time than the limit of the run (limit_s)".to_owned(),
+                waiting: "its bytes; the run's time limit (limit_s) has passed".to_owned(),
             });
         }
         run.step(step, &open);
@@ -415,7 +416,8 @@ impl<'a> Run<'a> {
     }
 
     /// Returns the marked bytes among those that leave a hop's queue: bytes that were marked
-    /// before, and bytes that the switch marks now, by the length of its queue.
+    /// before, and bytes that the switch marks now, with a probability that depends on the length
+    /// of its queue.
     fn mark(&mut self, hop: usize, moved: f64, is_sender: bool) -> f64 {
         let Transport::Dcqcn(dcqcn) = &self.params.transport else { return 0.0 };
         if moved <= 0.0 || is_sender {
@@ -438,7 +440,8 @@ impl<'a> Run<'a> {
         self.rates[flow].react(dcqcn, now_s);
     }
 
-    /// Records watched queues; drops every other point when there are too many.
+    /// Records watched queues; drops every other point when there are too many. Returns the number
+    /// of steps between records from now on; `every` is that number until now.
     fn watch(&mut self, now_s: f64, every: usize) -> usize {
         for (link, points) in self.params.watched.iter().zip(&mut self.outcome.watched) {
             points.push((now_s, self.total[*link as usize]));
@@ -457,8 +460,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the largest number of bytes in flight of each flow: the credits that the flow's receiver
-/// gives to each sender.
+/// Returns the limit of each flow's bytes in flight: the credits that the flow's receiver gives to
+/// each sender.
 fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     let Transport::Admission { slots, .. } = transport else {
         return vec![f64::INFINITY; flows.len()];
@@ -551,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_call_begins_with_the_senders_state_after_the_first() {
+    fn a_second_run_begins_with_the_senders_state_after_the_first() {
         let network = network();
         let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
         let dcqcn = Dcqcn::default();
@@ -568,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn incast_pauses_links_and_credits_prevent_it() {
+    fn incast_pauses_links_only_without_credits() {
         let network = network();
         let flows: Vec<Flow> = (0..12).map(|from| flow(&network, from, 16, 4e6)).collect();
         let ideal_s = 12.0 * 4e6 / 50e9;
@@ -640,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_slow_senders_before_links_are_paused() {
+    fn links_are_paused_for_less_time_with_dcqcn_than_with_pauses_alone() {
         let network = network();
         let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
         let dcqcn = Transport::Dcqcn(Dcqcn::default());

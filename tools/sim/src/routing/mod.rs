@@ -55,7 +55,7 @@ pub enum Scheme {
     Ecmp,
     /// A hash that includes the destination's queue pair (E-ECMP).
     HashedPairs,
-    /// Position of the destination in its rack: uplink k for the NIC at downlink k.
+    /// Position of the destination in its rack: uplink k carries what goes to NICs at position k.
     Pinned,
     /// Placement by a controller. Flows without a placement go by `HashedPairs`, or by `Ecmp`
     /// ([`Te::over_plain_ecmp`]).
@@ -200,9 +200,10 @@ impl FlowPath<'_> {
     /// chooses the next link.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards, the NIC or switch below the tier's cables chooses: `group` is the sender's host
-        // in tier 0, and the sender's group of the tier below in higher tiers. Downwards, the
-        // switch above the cables chooses: `group` is the receiver's group of the tier.
+        // Upwards, the NIC or switch at the lower end of the tier's cables chooses: for tier 0,
+        // `group` is the sender's host; for tier t > 0, the sender's group of tier t - 1.
+        // Downwards, the switch at the upper end chooses: `group` is the receiver's group of tier
+        // t.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }

@@ -1,5 +1,5 @@
-//! Path pinning by the destination's *slice*, the position of its NIC in its rack: uplink k carries
-//! the traffic to every rack's downlink k.
+//! Path pinning by the destination's *slice*, the position of its NIC in its rack: uplink k of a
+//! rack carries all traffic to NICs at position k of other racks.
 //!
 //! Pinned paths are perfect if a job has whole racks and all links work: for example, 16 NICs of a
 //! rack send to the 16 slices of one other rack, each over an uplink of its own. If a rack's hosts

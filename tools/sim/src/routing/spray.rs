@@ -7,7 +7,7 @@ use crate::network::{Link, Path};
 /// Sets `path` to the paths of all packets: each link with the part of the flow that takes it.
 pub(super) fn route(way: &FlowPath<'_>, found: &mut Vec<Link>, path: &mut Path) {
     path.clear();
-    // NICs or switches reached at this level, by number, each with its part of the flow.
+    // Numbers of the NICs or switches reached at this level, each with its part of the flow.
     let mut here = vec![(way.key.from.nic, 1.0)];
     let mut next: Vec<(u32, f64)> = Vec::new();
     for level in way.levels() {

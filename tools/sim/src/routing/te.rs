@@ -2,10 +2,13 @@
 //! controller places each pair of NICs on its own path, by constrained shortest paths (CSPF).
 //!
 //! The candidates are the shortest paths with room for the whole demand; the candidate with the
-//! most room left is taken. A demand without a candidate may find room if other demands move. In
-//! two tiers, the other demands move along a chain of two colours, as in edge colouring of a
-//! bipartite graph (König). So demands of equal rate are placed whenever possible. Demands that are
-//! not placed, or whose path has a failed link, take the switches' default path.
+//! most room left is taken. A demand without a candidate may find room if other demands move. For
+//! paths that turn at the second tier, the placement is an edge colouring of a bipartite graph: a
+//! demand is an edge from the sender's rack to the receiver's rack, and the spine of its path is
+//! the edge's colour. To make room, the demands on a chain of edges with two alternating colours
+//! swap these colours, as in the proof of König's edge-colouring theorem. So demands of equal rate
+//! are placed whenever possible. Demands that are not placed, or whose path has a failed link, take
+//! the switches' default path.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +36,7 @@ pub struct Interval {
 }
 
 impl Default for Interval {
-    /// Returns the paper's interval.
+    /// Returns the interval that Meta's paper on RoCE gives as an example.
     fn default() -> Interval {
         Interval { every_s: 30.0 }
     }
@@ -204,8 +207,10 @@ impl<'a> Engine<'a> {
         let way = FlowPath { network: self.network, key: &key, turn: self.turns[index] };
         let capacity = self.network.capacity();
         let mut found = std::mem::take(&mut self.found);
-        // Per level, the reachable NICs or switches by number: capacity left on the path, its last
-        // link, and the number at the near end of that link.
+        // Per level: the reachable NICs or switches, keyed by number. Each has the capacity that
+        // the demand would leave on the path to it (the least over the path's links, as a part of
+        // each link's capacity), the last link of this path, and the number of the NIC or switch
+        // where that link begins.
         let mut levels: Vec<BTreeMap<u32, (f64, Link, u32)>> = Vec::new();
         let mut here = BTreeMap::from([(demand.from.nic, (f64::INFINITY, 0, 0))]);
         for level in way.levels() {
@@ -284,8 +289,8 @@ impl<'a> Engine<'a> {
             let room = &self.room;
             ways.iter().find(|way| room[way[at] as usize] >= needs)
         };
-        // A colour is a spine. One colour has room on the uplink of the source, the other one on
-        // the downlink of the target.
+        // A colour is a spine. One colour has room on the uplink of the sender's rack, the other
+        // one on the downlink to the receiver's rack.
         let (Some(first), Some(other)) = (has_room(1), has_room(2)) else { return };
         let colours = [first, other].map(|way| self.network.far_end(way[1]));
         let before: Vec<Link> = Vec::new();
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permutation_is_placed_whole_even_without_spare_links() {
+    fn all_demands_of_a_permutation_are_placed_even_without_spare_uplinks() {
         for seed in 0..20 {
             let network =
                 Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();

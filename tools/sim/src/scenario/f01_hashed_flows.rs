@@ -13,7 +13,7 @@ use crate::routing::{Key, Moment, Router, Scheme};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f1",
-    title: "max-to-mean ratio of many flows that are hashed onto uplinks",
+    title: "max-to-mean ratio (MMR) of the flows per uplink, if many flows are hashed",
     source: "in a simulation of 1,000 flows on 16 links the mean MMR is above 1.2 (§5.2.1; \
              recomputed as balls in bins: 1.229)",
     parameters: &[

@@ -12,7 +12,7 @@ use crate::streams::RunParams;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f2",
-    title: "max-to-mean ratio where each NIC of a rack sends to one NIC of another rack",
+    title: "max-to-mean ratio (MMR) where each NIC of a rack sends to one NIC of another rack",
     source: "training traffic has few flows, which spread much less evenly than 1,000 flows would \
              (§5.2.1, Table 2; recomputed as balls in bins for 16 NICs on 16 uplinks: 3.05, 1.97, \
              1.47, 1.32 with 1, 4, 16, 32 queue pairs)",
@@ -62,7 +62,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let outcome = run_streams(&network, Scheme::HashedPairs, &streams, single, seed)?;
         alone.push(spread(&network, 1, &outcome.flows).max_to_mean);
     }
-    let what = "16 queue pairs with plain ECMP, over 1 queue pair";
+    let what = "mean MMR of 16 queue pairs with plain ECMP, over that of 1 queue pair";
     findings.expect(what, Unit::Ratio, mean(&ratios) / mean(&alone), Expected::About(1.0));
     let groups: Vec<String> = cases.iter().map(|(pairs, _)| pairs.to_string()).collect();
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();

@@ -90,7 +90,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     for (pairs, worst) in setting.pairs(&[(4, 0.20), (32, 0.52)]) {
         let trials = of_roofline(setting, &network, pairs)?;
         let worst_job = trials.iter().flatten().copied().fold(1.0, f64::min);
-        let what = format!("worst job with {pairs} queue pairs, of its roofline");
+        let what = format!("speed of the worst job with {pairs} queue pairs / its roofline");
         match worst {
             Some(worst) => {
                 findings.expect(what, Unit::Part, worst_job, Expected::About(worst));
@@ -101,7 +101,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let below = jobs.iter().filter(|part| **part < 0.99).count() as f64 / jobs.len() as f64;
         let what = format!("jobs below the roofline with {pairs} queue pairs");
         findings.expect(what, Unit::Part, below, Expected::AtLeast(0.5));
-        findings.note(format!("the mean job with {pairs} queue pairs"), Unit::Part, mean(&jobs));
+        let what = format!("mean speed of the jobs with {pairs} queue pairs / their roofline");
+        findings.note(what, Unit::Part, mean(&jobs));
         let points = (0..=20).map(|step| f64::from(step) / 20.0);
         let points = points.map(|part| (part, quantile(&jobs, part))).collect();
         figure = figure.with(format!("{pairs} queue pairs"), points);
@@ -110,11 +111,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.say(
         "The paper's placements are not published: jobs of 2 to 16 hosts lie anywhere here, and \
          some uplinks have failed. What is reproduced is the order: the worst job is faster with \
-         32 queue pairs than with 4. With 4 queue pairs, a job is at a fifth of the roofline if 20 \
-         queue pairs share an uplink. An uplink has 4 on average, and an even hash gives it 20 \
-         once in a hundred million times: the worst of 2,176 jobs (trials=128,pairs=4) still has \
-         23 % to 25 %, by the seed. So the paper's switches hash less evenly, or its worst job \
-         lost more elsewhere.",
+         32 queue pairs than with 4. With 4 queue pairs per connection, an uplink has 4 queue \
+         pairs on average; if an uplink has 20, the jobs that use it are at a fifth of their \
+         roofline. An even hash puts 20 on an uplink only once in a hundred million times, so the \
+         worst of 2,176 jobs (trials=128,pairs=4) reaches 23 % to 25 % of its roofline, depending \
+         on the seed. So the paper's switches hash less evenly, or the paper's worst job lost more \
+         elsewhere.",
     );
     Ok(findings)
 }

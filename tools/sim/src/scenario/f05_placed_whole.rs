@@ -11,7 +11,7 @@ use crate::streams::{self, RunParams, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f5",
-    title: "what traffic engineering places where there is enough capacity",
+    title: "part of the demand that traffic engineering places, with enough capacity",
     source: "with enough capacity in the network TE reaches 100 % of what is demanded (§5.5.1)",
     parameters: &[
         Parameter { name: "racks", value: 32.0, what: "racks of two hosts" },

@@ -13,7 +13,8 @@ use crate::streams::{self, RunParams, roofline_s};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f6",
     title: "TE and E-ECMP as uplinks fail",
-    source: "with failed links, at less than 1:1, TE may be overtaken by E-ECMP (§5.5.1)",
+    source: "where links have failed and a rack's uplinks have less bandwidth than its NICs (less \
+             than 1:1), TE may be overtaken by E-ECMP (§5.5.1)",
     parameters: &[
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack of 16 NICs" },
         Parameter {
@@ -59,7 +60,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let what =
             |how: &str| format!("time of TE over that of E-ECMP, {failed} uplinks failed, {how}");
         // Variant `all`: TE also places the demands for which no path has room.
-        let placed = what("the rest placed beyond the capacity");
+        let placed = what("demands without room placed too");
         match failed {
             0 => findings.expect(placed, Unit::Ratio, of_hashed(3), Expected::AtMost(1.0)),
             _ if failed == most => {
@@ -67,8 +68,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             }
             _ => findings.note(placed, Unit::Ratio, of_hashed(3)),
         }
-        findings.note(what("the rest by ECMP"), Unit::Ratio, of_hashed(1));
-        findings.note(what("the rest by E-ECMP"), Unit::Ratio, of_hashed(2));
+        findings.note(what("demands without room sent by ECMP"), Unit::Ratio, of_hashed(1));
+        findings.note(what("demands without room sent by E-ECMP"), Unit::Ratio, of_hashed(2));
         for (line, times) in lines.iter_mut().zip(&times) {
             line.push((f64::from(failed), mean(times)));
         }
@@ -82,12 +83,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let figure = figure.with("TE, rest by ECMP", placed).with("TE, rest by E-ECMP", backed);
     findings.figures.push(figure.with("part of demand placed by TE", share));
     findings.say(
-        "TE places the traffic of a source and a destination whole (its rules know no queue pair, \
-         §5.4.2). Where more is demanded than the uplinks carry, two such flows meet on one of \
-         them, while E-ECMP spreads all queue pairs over all: TE is overtaken if it also places \
-         demands without room, or sends them by a hash of addresses and ports (ECMP). TE is not \
-         overtaken if E-ECMP carries these demands, as the paper deployed in the end (§5.5.3). The \
-         paper does not say which variant it simulated.",
+        "TE places all traffic from one NIC to another on one path (its rules do not distinguish \
+         queue pairs, §5.4.2). Where more is demanded than the uplinks carry, two NICs share an \
+         uplink, while E-ECMP spreads all queue pairs over all uplinks: TE is overtaken if it also \
+         places demands for which no path has room, or sends them by a hash of addresses and \
+         ports (ECMP). TE is not overtaken if E-ECMP carries these demands, as in the paper's \
+         final deployment (§5.5.3). The paper does not say which variant it simulated.",
     );
     Ok(findings)
 }

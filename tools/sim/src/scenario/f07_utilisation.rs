@@ -13,8 +13,8 @@ use crate::streams::{RunParams, Stream, roofline_s};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f7",
     title: "utilisation of 16 uplinks by a benchmark",
-    source: "with E-ECMP links are used between 40 % and 90 % of their bandwidth, with TE evenly \
-             80 % (§5.5.2)",
+    source: "with E-ECMP, links are used at 40 % to 90 % of their bandwidth; with TE, all at 80 % \
+             (§5.5.2)",
     parameters: &[
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack of 16 NICs" },
         Parameter { name: "racks", value: 2.0, what: "racks, each of which sends to the next" },
@@ -91,11 +91,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     }
     findings.figures.push(figure);
     findings.say(
-        "The pause of a benchmark between two calls is chosen so that TE uses 80 % of the links; \
-         the rest follows. A benchmark sends both ways: here two racks, the fewest possible, send \
-         to each other over 32 queue pairs, and the links of both are measured. The \
-         paper does not give its numbers of racks and queue pairs. With fewer queue pairs or more \
-         racks, the least used link is used even less, as the last rows show.",
+        "The pause of the benchmark between two calls is chosen so that TE uses 80 % of the links' \
+         bandwidth; the other results follow from this pause. A benchmark sends both ways: here \
+         two racks, the fewest possible, send to each other over 32 queue pairs, and the links of \
+         both are measured. The paper does not give the benchmark's numbers of racks and queue \
+         pairs. With fewer queue pairs or more racks, the least used link is used even less, as \
+         the last rows show.",
     );
     Ok(findings)
 }

@@ -31,7 +31,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter {
             name: "inside",
             value: 0.25,
-            what: "time in a call when the network is idle, as a multiple of the call's roofline",
+            what: "idle time of the network in each call, as a multiple of the call's roofline",
         },
         Parameter { name: "trials", value: 1.0, what: TRIALS },
         Parameter { name: "ring_trials", value: 40.0, what: "trials of all_reduce" },
@@ -86,7 +86,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let gains = gains(setting, uplinks)?;
         for (name, gain) in groups.iter().zip(gains) {
             let what = format!("TE faster than E-ECMP in {name}, {uplinks} uplinks");
-            // The source's benchmark has as many uplinks as a rack has NICs.
+            // In the paper's benchmark, a rack has as many uplinks as NICs.
             match uplinks == zone_nics {
                 true => findings.expect(what, Unit::Part, gain, Expected::Between(0.05, 0.10)),
                 false => findings.note(what, Unit::Part, gain),
@@ -96,11 +96,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     }
     findings.figures.push(figure);
     findings.say(
-        "The time in which nothing crosses the network is that of F7's benchmark, where TE uses 80 \
-         % of the links. Queue pairs are 16 and 4 for each source and destination (§5.3.3). The \
-         gain depends on how much the uplinks have to spare: with an eighth more of them hashing \
-         has room enough. With few peers at a time (peers=4) TE loses in all_to_all: its paths \
-         share the load evenly only on average over time.",
+        "In each call, the network is idle for the same multiple of the roofline as in F7's \
+         benchmark, where TE uses 80 % of the links' bandwidth. Each pair of a source and a \
+         destination has 16 queue pairs in all_reduce, and 4 in all_to_all (§5.3.3). The gain \
+         depends on how much the uplinks have to spare: with an eighth more uplinks, hashing has \
+         room enough. With few peers at a time (peers=4), TE loses in all_to_all: its paths share \
+         the load evenly only on average over time.",
     );
     Ok(findings)
 }

@@ -17,7 +17,7 @@ use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f10",
-    title: "path pinning with jobs on whole racks, scattered, and with failed links",
+    title: "path pinning with jobs on whole racks, with a failed uplink, and with scattered jobs",
     source: "path pinning is very good where racks are allocated whole to a job and nothing has \
              failed; scattered jobs lose more than 30 %; where something has failed, flows that \
              are moved collide with others (§5.2.2)",
@@ -53,7 +53,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         match name {
             "whole racks" => findings.expect(what, Unit::Part, lost, Expected::AtMost(0.01)),
             "scattered" => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.3)),
-            // After the cut two flows share an uplink, but only in the one job that has that rack.
+            // Two flows share an uplink, but only in the one job on the rack of the failed uplink.
             _ => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.01)),
         }
         bars.push(1.0 - lost);

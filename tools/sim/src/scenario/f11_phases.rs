@@ -1,5 +1,5 @@
-//! F11: the four phases of a zone: pinned paths with uplinks of 1:1 and of 1:2, then TE with 1:2
-//! and with 1:1.125.
+//! F11: the four phases of a zone, each with a ratio of NIC to uplink bandwidth: pinned paths with
+//! 1:1 and with 1:2, then TE with 1:2 and with 1:1.125.
 
 use ccl_plot::Figure;
 
@@ -16,9 +16,9 @@ use crate::streams::{RunParams, Stream, roofline_s};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f11",
     title: "all_reduce bandwidth through the phases of a zone",
-    source: "doubling the rack switches' uplinks removed the collisions of static routing; TE on \
-             the same network performs alike, and so it does with 1:1.125 instead of 1:2 (§7.2, \
-             Figure 16)",
+    source: "doubling the rack switches' uplinks removed the collisions of static routing; TE \
+             performs alike on the same network, and also with a ratio of NIC to uplink bandwidth \
+             of 1:1.125 instead of 1:2 (§7.2, Figure 16)",
     parameters: &[
         Parameter { name: "racks", value: 32.0, what: "racks of two hosts" },
         Parameter { name: "trials", value: 4.0, what: TRIALS },

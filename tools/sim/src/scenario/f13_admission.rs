@@ -62,7 +62,8 @@ fn tell(
     let what = format!("{name}: pauses of links from rack to spine switches");
     findings.note(what, Unit::Count, f64::from(upwards));
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
-    let what = format!("{name}: part of the time that these links are paused");
+    let what =
+        format!("{name}: part of the time that links from rack to spine switches are paused");
     match credit_bytes {
         // Pauses of up to a thousandth of the time, as a mean over the links, do not count as
         // sustained.

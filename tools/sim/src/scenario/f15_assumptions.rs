@@ -44,7 +44,7 @@ fn cases(setting: &Setting, zone: &Zone) -> [(&'static str, Scheme, u32, u32); 5
         ("more slots", Scheme::HashedPairs, 1, more),
         ("more queue pairs", Scheme::HashedPairs, pairs, few),
         ("both", Scheme::HashedPairs, pairs, more),
-        ("defaults, where adaptive", Scheme::Adaptive, 1, few),
+        ("defaults, assumed network", Scheme::Adaptive, 1, few),
     ]
 }
 
@@ -56,8 +56,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let cases = cases(setting, &zone);
     let mut findings = Findings::default();
     let mut times = Vec::new();
-    // A link's rate is at most its window divided by its round trip. Without collisions, only this
-    // limit makes the transfer slower.
+    // A link's rate is at most its window (the bytes of all its slots) divided by its round trip.
+    // Without collisions, only this limit makes the transfer slower.
     let window_bytes = f64::from(cases[0].3) * SLOT_BYTES as f64;
     let filled_s = window_bytes / zone.nic_bytes_per_s;
     let late = (setting.number("round_trip") * 1e-6 / filled_s).max(1.0);
@@ -102,7 +102,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         times.push(mean(&own));
     }
     let gain = times[0] / times[3];
-    findings.expect("tuned over defaults", Unit::Ratio, gain, Expected::AtLeast(2.0));
+    let what = "speed with both changes over that with the defaults";
+    findings.expect(what, Unit::Ratio, gain, Expected::AtLeast(2.0));
     let groups = cases.map(|(name, ..)| name);
     let figure = Figure::bars("f15-tuned", "Bandwidth", "part of the roofline", &groups);
     let parts: Vec<f64> = times.iter().map(|time| 1.0 / time).collect();

@@ -15,10 +15,10 @@ use crate::workload::{Call, Job};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f16",
     title: "all_reduce of a job on two zones, oversubscribed 1:7 between them",
-    source: "spine switches have a seventh of their bandwidth upwards, so that the scheduler keeps \
-             traffic within zones (§4.2): a ring whose every step crosses zones gets a seventh at \
-             most; a hierarchical algorithm sends fewer bytes between zones, by a factor of the \
-             ranks per host",
+    source: "the upward bandwidth of spine switches is a seventh of their downward bandwidth, so \
+             the scheduler keeps traffic within zones (§4.2): a ring whose every step crosses \
+             zones gets at most a seventh of its speed within a zone; a hierarchical algorithm \
+             sends fewer bytes between zones, by a factor of the number of ranks per host",
     parameters: &[
         Parameter { name: "racks", value: 14.0, what: "racks of two hosts in each zone" },
         Parameter { name: "over", value: 7.0, what: "oversubscription of the third tier" },
@@ -83,24 +83,24 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         across.push((crosses, leaves));
     }
     let expected = Expected::About(1.0 / setting.number("over").max(1.0));
-    let what = "speed of the dealt ring, of that within a zone";
+    let what = "speed of the dealt ring, as a part of its speed within a zone";
     findings.expect(what, Unit::Part, speeds[0], expected);
     let fewer = Expected::About(f64::from(each));
-    let what = "fewer bytes between hosts, hierarchical than dealt ring";
+    let what = "bytes between hosts, dealt ring over hierarchical";
     findings.expect(what, Unit::Ratio, across[0].1 / across[2].1, fewer);
-    let what = "fewer bytes between zones, hierarchical than dealt ring";
+    let what = "bytes between zones, dealt ring over hierarchical";
     let least = Expected::AtLeast(f64::from(each));
     findings.expect(what, Unit::Ratio, across[0].0 / across[2].0, least);
-    let what = "hierarchical faster than dealt ring";
+    let what = "speed, hierarchical over dealt ring";
     findings.expect(what, Unit::Ratio, speeds[2] / speeds[0], Expected::AtLeast(1.0));
     let groups = ["dealt ring", "ring by zones", "hierarchical"];
     let title = "All-reduce over two zones";
     let figure = Figure::bars("f16-zones", title, "speed / speed of a NIC", &groups);
     findings.figures.push(figure.with_bars("speed", &speeds));
     findings.say(
-        "A ring that goes through one zone and then the other crosses between them only twice, and \
-         is faster still: time is lost where neighbours in the ring are in different zones. The \
-         bytes follow from the schedules.",
+        "The dealt ring alternates between the zones. A ring that goes through one zone and then \
+         the other crosses between them only twice, and is faster still: time is lost where \
+         neighbours in the ring are in different zones. The bytes follow from the schedules.",
     );
     Ok(findings)
 }

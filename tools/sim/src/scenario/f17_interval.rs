@@ -73,9 +73,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let figure = Figure::lines("f17-interval", "An uplink fails", axes, (false, false));
     findings.figures.push(figure.with("TE", points));
     findings.say(
-        "The time to new paths is arithmetic: the next multiple of the interval, whose default is \
-         that of the paper. Three stretches are simulated: before the failure, on the old paths \
-         (the flows of the failed link are hashed anew), and on the new paths.",
+        "The time to new paths is not simulated: the controller places new paths at the next \
+         multiple of the interval, whose default is that of the paper. Three stretches are \
+         simulated: before the failure, on the old paths (the flows of the failed link are hashed \
+         anew), and on the new paths.",
     );
     Ok(findings)
 }

@@ -1,4 +1,5 @@
-//! Many senders to one receiver, and a bystander whose path touches theirs.
+//! Many senders to one receiver, and a bystander: a sender to another receiver, on a path that
+//! touches the paths of the others.
 
 use ccl_core::admission;
 use ccl_plot::Figure;
@@ -14,7 +15,8 @@ use crate::streams::Stream;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "incast",
-    title: "many senders to one receiver, which may be slow, and a bystander",
+    title: "many senders to one receiver, which may be slow, and a bystander that sends to another \
+            receiver",
     source: "pauses spread hop by hop and hold up flows to other receivers (head-of-line \
              blocking, §6.3); instead, receivers limit what they admit (§6.3.2)",
     parameters: &[
@@ -26,8 +28,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the network and the streams; the last stream is the bystander's. The first ranks send to
-/// the first rank of the last group of hosts, the bystander to the second rank of that group.
+/// Returns the network and the streams; the last stream is the bystander's. A group of hosts is,
+/// for example, a rack: the switches of the lowest tier join its hosts directly. The first ranks
+/// send to the first rank of the last group, the bystander to the second rank of that group.
 fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     // One wide uplink stands for perfectly spread traffic: only queues matter here.
     let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;
@@ -39,8 +42,9 @@ fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     let group = if group < *hosts { group.max(1) } else { 1 };
     let first = (hosts - 1) / group * group * ranks_per_host;
     if first < 2 || network.ranks() - first < 2 {
-        let remedy = "give more: at least two groups of hosts, with two ranks in the last group \
-                      and two in the groups before it";
+        let remedy = "give more: at least two groups of hosts (racks, or single hosts if all are \
+                      in one rack), with two ranks in the last group and two in the groups before \
+                      it";
         return Err(SimError::number("the number of hosts", *hosts, remedy));
     }
     let [receiver, beside] = [first, first + 1].map(|rank| network.port(rank));
@@ -105,9 +109,14 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         paused.push(paused_s);
         queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());
     }
-    let what = "bystander with credits over pauses alone";
+    let what = "time of the bystander with credits, over that with pauses alone";
     findings.expect(what, Unit::Ratio, late[2] / late[0], Expected::AtMost(1.0));
-    findings.expect("pauses with credits", Unit::Seconds, paused[2], Expected::AtMost(paused[0]));
+    findings.expect(
+        "time paused with credits",
+        Unit::Seconds,
+        paused[2],
+        Expected::AtMost(paused[0]),
+    );
     let groups = cases.map(|(name, _)| name);
     let figure = Figure::bars("incast-bystander", "Bystander's time", "time / alone", &groups);
     findings.figures.extend([queue, figure.with_bars("bystander", &late)]);

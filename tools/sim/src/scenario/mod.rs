@@ -1,6 +1,6 @@
 //! Experiments: each builds a network, runs traffic on it, and reports the results beside the
-//! claims of its source. All use the same mechanisms: the file of an experiment has only its cases.
-//! The parameters of an experiment can be set to other values.
+//! published claim that it tests, if there is one. All use the same mechanisms: the file of an
+//! experiment has only its cases. The parameters of an experiment can be set to other values.
 
 mod f01_hashed_flows;
 mod f02_low_entropy;
@@ -63,15 +63,15 @@ pub struct Scenario {
     pub name: &'static str,
     /// Title of the experiment.
     pub title: &'static str,
-    /// Claim of its source, in English.
+    /// Published claim that the experiment tests, in English; empty if there is none.
     pub source: &'static str,
     /// Parameters.
     pub parameters: &'static [Parameter],
     run: fn(&Setting) -> Result<Findings, SimError>,
 }
 
-/// Experiments that can run on any network, and the fewest tiers of switches that each needs. The
-/// others test the paper's claims about its own network.
+/// Experiments that can run on any network, and the fewest tiers of switches that each needs. All
+/// other experiments test claims of Meta's paper on RoCE about Meta's own network.
 const ON_ANY: [(&str, usize); 5] =
     [("job", 1), ("scale", 1), ("schemes", 2), ("straggler", 1), ("incast", 1)];
 

@@ -92,7 +92,7 @@ struct Seen {
     starts_s: f64,
     /// Simulated time that the traffic of the interval takes, in seconds.
     takes_s: f64,
-    /// Value of `takes_s` if only ports limited the traffic.
+    /// Value of `takes_s` if only the ports (NICs) limited the traffic between hosts.
     ports_s: f64,
 }
 
@@ -103,7 +103,7 @@ struct Replaying<'a> {
     router: Router,
     /// Simulated time when all earlier traffic has arrived, in seconds.
     free_s: f64,
-    /// Value of `free_s` if only ports limited the traffic.
+    /// Value of `free_s` if only the ports limited the traffic between hosts.
     ports_free_s: f64,
     /// Total time in which traffic crosses the network, in seconds.
     crossing_s: f64,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn colliding_flows_take_longer_than_ports_alone() {
+    fn hashed_flows_take_longer_than_sprayed_flows() {
         let hosts = Hosts::of(&Vec::from_iter((0..128u32).map(|rank| rank / 8)));
         let algorithm = ccl_core::algorithm::find(Collective::AllToAll, "direct").unwrap();
         let sent = Sent { algorithm, root: 0, count: 1 << 22, element_bytes: 4, hosts: &hosts };
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_more_nics_than_ranks_send_by_all_of_them() {
+    fn hosts_with_more_nics_than_ranks_send_by_all_nics() {
         // Each rank sends by its four NICs of 12.5 GB/s, to a rank on its own rail or on another.
         let traffic = traffic(16, &[&[((0, 8), 10_000_000_000), ((1, 10), 10_000_000_000)]]);
         let report = replayed(&traffic, &on("p5", 2), Scheme::HashedPairs).unwrap();

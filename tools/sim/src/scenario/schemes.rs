@@ -14,13 +14,21 @@ use crate::streams::{RunParams, Stream, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "schemes",
-    title: "scattered jobs under every way of routing, whole and with failed links",
-    source: "flowlet switching balances load well, also where several links have failed, with \
-             fewest queue pairs (§5.6)",
+    title: "scattered jobs under every routing scheme, on a whole network and with failed links",
+    source: "with the fewest queue pairs of all schemes, flowlet switching balances load well, \
+             even if several links have failed (§5.6)",
     parameters: &[
         Parameter { name: "racks", value: 16.0, what: "racks of two hosts" },
-        Parameter { name: "uplinks", value: 18.0, what: "uplinks of each rack of 16 NICs" },
-        Parameter { name: "failed", value: 3.0, what: "uplinks of every fourth rack that fail" },
+        Parameter {
+            name: "uplinks",
+            value: 18.0,
+            what: "number of uplinks of each rack of 16 NICs",
+        },
+        Parameter {
+            name: "failed",
+            value: 3.0,
+            what: "number of failed uplinks of every fourth rack",
+        },
         Parameter { name: "pairs", value: 4.0, what: "queue pairs" },
         Parameter { name: "trials", value: 2.0, what: TRIALS },
     ],

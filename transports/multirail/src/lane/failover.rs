@@ -38,8 +38,8 @@ impl RailsLane {
         }
     }
 
-    /// Gives up the links that have ended, and reports them as lost. First takes in everything that
-    /// has arrived: a peer that has left counts these puts as delivered, so none may be lost here.
+    /// Gives up the links that have ended, and reports them as lost. First takes in all puts that
+    /// have arrived: a peer that has left counts them as delivered, so this side must report them.
     pub(super) fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;
@@ -54,8 +54,8 @@ impl RailsLane {
         }
     }
 
-    /// Answers a peer that has closed its end of a rail. Takes in all arrivals over the rail, and
-    /// closes this side's end, before the answer.
+    /// Answers a peer that has closed its end of a rail. Before it answers, this side takes in all
+    /// arrivals over the rail, and then closes its own end.
     pub(super) fn answer(&mut self, number: usize, down: &RailFailure, now: Instant) {
         let at = usize::from(down.rail);
         let rail = |lane: &RailsLane| {

@@ -30,7 +30,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest time for which an ending link waits until other rails take the puts of a failed rail.
+/// Longest time that an ending link waits until other rails have taken the puts of a failed rail.
 /// Each lane below limits its own wait for its peers. A rail's failure after all these waits is not
 /// noticed.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -53,7 +53,7 @@ pub(crate) struct RailsLane {
     with: Arc<Shared>,
     /// Lanes below, one for each device.
     lanes: Vec<Box<dyn Lane>>,
-    /// Routes of each lane's endpoints, by number.
+    /// Per lane below: the routes of its endpoints, indexed by the endpoint's number.
     routes: Vec<Vec<Route>>,
     /// Work that is to be posted to each lane.
     batches: Vec<Vec<WorkRequest>>,
@@ -360,8 +360,8 @@ impl RailsLane {
         }
     }
 
-    /// Sends notes to the peer over every rail: no rail is known to work, and a repeated note has
-    /// no effect.
+    /// Sends notes to the peer over every rail, because any rail may have failed unnoticed. A
+    /// repeated note has no effect.
     fn send_notes(&mut self, number: usize, notes: &[Note]) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
@@ -443,7 +443,7 @@ fn dispatch(
     None
 }
 
-/// Returns the link, rail and number from the id of a put to a lane below.
+/// Returns the link, the rail and the put's number, from the id that the put has in a lane below.
 fn named(WorkRequest::Put { id, .. }: &WorkRequest) -> (usize, usize, u64) {
     (link_of(*id), rail_of(*id), id & NUMBER)
 }

@@ -1,4 +1,5 @@
-//! Recovery: rails that are down are connected again, proved, and used.
+//! Recovery: rails that are down are connected again, proved (by a test put where one can be made),
+//! and used.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::rendezvous::{Hello, lock};
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
 impl RailsLane {
-    /// Reconnects rails that are down, and repeats proofs that devices did not take. Forgets peer
-    /// memory that the lane's user has forgotten, once no unfinished put writes to it.
+    /// Reconnects rails that are down, and repeats proofs (test puts) that devices did not take.
+    /// Forgets peer memory that the lane's user has forgotten, once no unfinished put writes to it.
     pub(super) fn check(&mut self, now: Instant) {
         self.checked = now;
         for number in 0..self.links.len() {
@@ -69,7 +70,8 @@ impl RailsLane {
         });
         let rail = &mut link.rails[at];
         let Some(proof) = proof else {
-            // Unless both sides share memory, no put can be made, so none can fail.
+            // The proof needs memory of this side and memory of the peer, both known on this rail.
+            // If one of them is lacking, no proof can be made, and the rail counts as proved.
             return rail.proved();
         };
         match lanes[index].post(now, &[proof]) {
@@ -148,7 +150,8 @@ impl RailsLane {
         }
     }
 
-    /// Takes in a rail that is connected again, and sends the keys of shared memory over it.
+    /// Takes in a rail that is connected again, and sends over it the keys of the memory that this
+    /// side shares with the peer.
     fn reconnect(
         &mut self,
         number: usize,
@@ -172,7 +175,8 @@ impl RailsLane {
         self.send_keys(number, at, Note::Ready);
     }
 
-    /// Sends the keys of shared memory over the rail that they are for, and then the note `then`.
+    /// Sends the keys of the memory that this side shares with the peer over the rail that they are
+    /// for, and then the note `then`.
     pub(super) fn send_keys(&mut self, number: usize, at: usize, then: Note) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };

@@ -154,7 +154,7 @@ fn puts_avoid_a_device_that_refuses_memory_or_lanes() {
 }
 
 #[test]
-fn a_lane_needs_a_working_device_and_no_shortage() {
+fn making_a_lane_fails_if_all_devices_fail_or_one_has_a_shortage() {
     for codes in [[EIO, EIO], [EMFILE, 0], [0, EMFILE]] {
         let (sides, knobs) = sides();
         for (knobs, code) in knobs.iter().zip(codes) {
@@ -187,9 +187,9 @@ fn a_shortage_or_refusal_of_one_device_fails_the_registration() {
     device.deregister(key).unwrap();
 }
 
-/// A rail counts as recovered once a put over it has arrived.
+/// Checks that a rail counts as recovered only once a test put over it has arrived.
 #[test]
-fn a_rail_whose_proof_is_not_taken_carries_nothing() {
+fn a_rail_is_not_up_until_its_device_takes_the_test_put() {
     let (sides, knobs) = sides();
     let world = &sides.world;
     let mut lanes = [0, 1].map(|side: usize| sides.devices[side].lane().unwrap());
@@ -216,7 +216,7 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
         }
         false
     };
-    assert!(!up(Duration::from_secs(10)), "the rail is up although no proof has arrived");
+    assert!(!up(Duration::from_secs(10)), "the rail is up although no test put has arrived");
     knobs[1].is_full.store(false, Ordering::Relaxed);
     assert!(up(Duration::from_secs(10)), "the rail never comes back");
 }

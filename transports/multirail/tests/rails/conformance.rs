@@ -43,7 +43,7 @@ impl Fixture for TwoSides {
 }
 
 #[test]
-fn rails_pass_the_suite_in_any_number() {
+fn any_number_of_rails_passes_the_suite() {
     for (seed, counts) in [[1, 1], [2, 2], [1, 3], [4, 2], [5, 5]].into_iter().enumerate() {
         for calm in [Conditions::default(), Conditions::hostile()] {
             let conditions = Conditions { message_bytes_max: 70_000, ..calm };

@@ -322,14 +322,17 @@ fn a_rail_is_used_again_once_a_test_put_passes_over_it() {
     ends.iter().enumerate().for_each(|(side, end)| end.check(side, "after the rail came back"));
     for (end, before) in ends.iter().zip(before) {
         let rails = end.lane.rails(end.endpoint);
-        assert!(carried(end) > before + 100, "rail 1 had {before} puts, and now: {rails:?}");
+        assert!(
+            carried(end) > before + 100,
+            "rail 1 took too few puts after it came back: {before} puts before, and now {rails:?}"
+        );
     }
 }
 
 /// Checks that a link whose address names one device works with this device at once, and soon with
 /// all devices, although its listener is dropped.
 #[test]
-fn rails_that_the_address_does_not_name_come_later() {
+fn rails_to_devices_that_the_address_leaves_out_join_later() {
     for counts in [[4, 4], [4, 2], [2, 4], [1, 3], [3, 1]] {
         let sides = TwoSides::new(counts, conditions(), 8);
         let (world, mut random) = (&sides.world, Random::new(8));
@@ -351,7 +354,11 @@ fn rails_that_the_address_does_not_name_come_later() {
                 whole = true;
                 ends.iter_mut().for_each(|end| end.allowed = end.puts);
             }
-            assert!(world.now() < until, "{counts:?}, (up, all): {:?}", ends.each_ref().map(up));
+            assert!(
+                world.now() < until,
+                "{counts:?}: rails or puts take too long; (rails up, all rails): {:?}",
+                ends.each_ref().map(up)
+            );
         }
         for (side, end) in ends.iter().enumerate() {
             end.check(side, "late rails");
@@ -393,7 +400,11 @@ fn immediates_may_be_reused_after_enough_others() {
         }
         ends.iter().enumerate().for_each(|(side, end)| end.check(side, "immediates in turns"));
         let failed = |end: &End| end.failures() >= PHASES as u64;
-        assert!(ends.iter().all(failed), "failures: {:?}", ends.each_ref().map(End::failures));
+        assert!(
+            ends.iter().all(failed),
+            "each side must see a failure in each phase, but saw: {:?}",
+            ends.each_ref().map(End::failures)
+        );
     }
 }
 
@@ -424,7 +435,10 @@ fn a_device_that_dies_silently_is_dropped_or_ends_the_link() {
             ends.iter().enumerate().for_each(|(side, end)| end.check(side, "a dead device"));
         }
     }
-    assert!(went_on > 0 && named > 0, "{went_on} links went on, {named} were lost");
+    assert!(
+        went_on > 0 && named > 0,
+        "some links must go on, and some must be lost: {went_on} went on, {named} were lost"
+    );
 }
 
 #[test]

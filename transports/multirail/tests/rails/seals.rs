@@ -58,7 +58,8 @@ fn messages_taken_early_come_once_while_rails_fail() {
             assert!(now < until, "seed {seed}: {taken:?} of {sent:?} messages have come");
             let is_whole = |links: &MessageLinks| links.rails().all(|(_, rail)| rail.is_up);
             if now >= next && links.iter().all(is_whole) {
-                // Cuts one rail at a time, for less or more time than its retransmissions take.
+                // Cuts one rail at a time. Some cuts are shorter than the time in which the rail
+                // retransmits, and some are longer, so that the rail fails.
                 let (from, lasts) = (now, Duration::from_micros(random.below(9000)));
                 let cut = Some(Cut {
                     ranks: vec![2 * random.below(2) as u32],
@@ -102,5 +103,8 @@ fn messages_taken_early_come_once_while_rails_fail() {
             failures += links.rails().map(|(_, rail)| rail.failures).sum::<u64>();
         }
     }
-    assert!(early > 1000 && failures > 40, "{early} taken early, {failures} rail failures");
+    assert!(
+        early > 1000 && failures > 40,
+        "too few messages were seen early ({early}), or rails failed too rarely ({failures} times)"
+    );
 }

@@ -8,8 +8,8 @@ use ccl_core::transport::{Address, Device};
 use ccl_transport_multirail::RailsDevice;
 use ccl_transport_sim::{Conditions, World};
 
-/// Two sides, each with one device that is made of several simulated devices. `counts` tells how
-/// many each side has.
+/// Two sides, each with one device that is made of several simulated devices. `counts` has the
+/// number of simulated devices of each side.
 #[derive(Clone)]
 pub(crate) struct TwoSides {
     pub(crate) world: World,

@@ -177,7 +177,8 @@ impl Memory {
         unsafe { (*self.raw).mem_desc }
     }
 
-    /// Returns address and key of the first byte, for a peer.
+    /// Returns the address and the key that a peer needs to write the memory. The address is 0 if
+    /// the provider addresses memory by offsets from its start.
     pub(crate) fn remote(&self) -> (u64, u64) {
         let by_address = self.domain.info.registers(FI_MR_VIRT_ADDR);
         let address = if by_address { self.region.start().expose_provenance() as u64 } else { 0 };

@@ -28,8 +28,8 @@ const TEXT_BYTES_MAX: usize = 256;
 /// Completion of a request of this side, or of a peer's request here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
-    /// Flags of the kind: `FI_RECV`, `FI_SEND`, `FI_WRITE`, `FI_REMOTE_WRITE`, with
-    /// `FI_REMOTE_CQ_DATA` if `data` is valid.
+    /// Flags that show the kind of the request (`FI_RECV`, `FI_SEND`, `FI_WRITE` or
+    /// `FI_REMOTE_WRITE`), and `FI_REMOTE_CQ_DATA` if `data` is valid.
     pub(crate) flags: u64,
     /// Data that the peer has sent with its request.
     pub(crate) data: u64,
@@ -205,7 +205,7 @@ impl Endpoint {
         all
     }
 
-    /// Returns a duplicate of the queue's descriptor; the queue was opened with `FI_WAIT_FD`.
+    /// Returns a duplicate of the queue's descriptor. The queue must be opened with `FI_WAIT_FD`.
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         let mut descriptor = -1;
         // SAFETY: the queue is open, and was opened with a descriptor.

@@ -1,4 +1,4 @@
-//! Offers of providers.
+//! Offers of providers: an offer is an `fi_info`, which describes an endpoint and its features.
 
 use std::ffi::{CStr, CString};
 use std::ptr::{self, NonNull};
@@ -16,7 +16,9 @@ use super::{OfiError, check};
 /// Provider of AWS's adapters.
 pub(crate) const EFA: &str = "efa";
 
-/// First version of the interface for which EFA's provider lets older adapters write.
+/// First version of the interface for which EFA's provider by default uses RDMA on every adapter
+/// that has it. For a program written for an earlier version, the default is RDMA only on newer
+/// adapters.
 const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
 
 /// First version of the interface that has `FI_MR_DMABUF`.
@@ -105,8 +107,8 @@ impl Info {
         // for.
         let reach = if provider == EFA { FI_REMOTE_COMM } else { 0 };
         let mut offers = Vec::new();
-        // Some providers cannot write, and others offer writes only if asked for them. A provider
-        // without the traffic class may offer nothing, or an offer without the class.
+        // Some providers cannot write, and others offer writes only if asked for them. If asked for
+        // a traffic class that it lacks, a provider may offer nothing, or leave the class out.
         let (write, send) = (FI_MSG | FI_RMA | reach, FI_MSG | reach);
         for (caps, low_latency) in [(write, true), (write, false), (send, false)] {
             let hints = Hints { provider: Some(provider), caps, low_latency };
@@ -288,9 +290,9 @@ impl Info {
 
     /// Returns whether the provider's writes suit puts. EFA's writes do: its device checks the key
     /// of each packet, and the peer's completion has the length. With other providers, the
-    /// completion may lack the length. Also, memory may be deregistered while a write to it is
-    /// under way: with software providers the rest of the write still arrives in that memory. With
-    /// `verbs` the rest may arrive, since that provider caches registrations.
+    /// completion may lack the length. Nor do they stop a write under way when its target is
+    /// deregistered: with software providers the rest of the write still arrives in that memory,
+    /// and with `verbs` it may arrive, since that provider caches registrations.
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
     }

@@ -67,8 +67,8 @@ fn load() -> Result<Functions, LoadError> {
     Ok(functions)
 }
 
-/// Runs `load`, and then restores the program's signal handlers: libraries that some providers need
-/// (libpsm) replace them when they are loaded.
+/// Runs `load`, and then restores the program's signal handlers: some providers need a library
+/// (libpsm) that replaces the handlers when it is loaded.
 fn keep_signal_handlers<T>(load: impl FnOnce() -> T) -> T {
     let before = HANDLED.map(|signal| {
         // SAFETY: an action may be all zeros.

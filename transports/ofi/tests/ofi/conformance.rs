@@ -62,7 +62,7 @@ impl Fixture for Ofi {
 
     fn kill(&self, side: usize) -> bool {
         let Some(other) = self.other.as_ref().filter(|_| side == 1) else { return false };
-        // Libfabric leaves the memory of a killed process behind, as `PID:UID:NUMBER`.
+        // Libfabric leaves the memory of a killed process behind, in files `PID:UID:NUMBER`.
         let of_process = format!("{}:", other.kill());
         for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&of_process) {
@@ -80,9 +80,9 @@ pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
     let _ = socket.write_all(bytes);
 }
 
-/// Test of the suite that fails for writes over a software provider. Such a provider receives a
-/// write in parts, and checks the key only at the beginning. Puts over it are messages, unless the
-/// options ask for writes.
+/// Test of the suite that fails for writes over libfabric's own software providers. Such a provider
+/// receives a write in parts, and checks the key only at the beginning. Puts over it are messages,
+/// unless the options ask for writes.
 const WITHDRAWN: &str = "a put under way writes nothing to memory after its deregistration";
 
 /// Returns the installed providers that run anywhere.
@@ -149,7 +149,8 @@ fn writes_over_tcp_with_ofi_rxm_pass_the_suite() {
 fn writes_with_the_options_for_efa_pass_the_suite() {
     for provider in ["tcp", "tcp;ofi_rxm"] {
         // With `short_data`, the remote CQ data of a write has no room for the length of the put,
-        // so the completion must have the length. Over ofi_rxm of libfabric 1.17, it does not.
+        // so the completion must have the length. Over ofi_rxm of libfabric 1.17, completions of
+        // writes lack the length.
         let short_data = provider == "tcp";
         passes(
             provider,

@@ -15,8 +15,8 @@ use crate::soft::Soft;
 /// Bytes of each side's memory. A put of all of them takes several messages, or many packets.
 const BYTES: usize = 600_000;
 
-/// Returns the limits of three providers: one writes, one sends messages, and one writes only to
-/// memory that is bound to an endpoint.
+/// Returns the properties ([`Limits`]) of three providers: one writes, one sends messages, and one
+/// writes only to memory that is bound to an endpoint.
 fn kinds(name: &'static str) -> [Limits; 3] {
     let asks = FI_MR_ENDPOINT | Limits::efa(0).mr_mode;
     [
@@ -104,10 +104,10 @@ fn requests_wait_until_the_provider_takes_them() {
     }
 }
 
-/// Control puts arrive while the provider takes no data, if it has a low-latency class. EFA's
-/// provider has one since libfabric 2.0, but does not report it before 2.7.
+/// Control puts arrive while the provider takes no data, if it has the low-latency traffic class.
+/// EFA's provider has that class since libfabric 2.0, but does not report it before 2.7.
 #[test]
-fn control_goes_in_the_traffic_class_of_low_latency() {
+fn control_puts_use_the_low_latency_class() {
     let silent = Limits { low_latency: false, version: 205, ..Limits::efa(3) };
     for limits in [Limits::efa(3), silent] {
         let ((provider, _proxy), mut sides) = sides(&limits);
@@ -122,7 +122,8 @@ fn control_goes_in_the_traffic_class_of_low_latency() {
     }
 }
 
-/// Control puts overtake waiting data even if this side or its peer has no low-latency class.
+/// Control puts overtake waiting data even if the provider of the sender or of the receiver has no
+/// low-latency traffic class.
 #[test]
 fn control_puts_overtake_waiting_data() {
     let one_class = Limits { low_latency: false, version: 117, requests: 1, ..Limits::efa(3) };
@@ -172,9 +173,10 @@ fn a_peer_that_has_not_answered_is_written_to_once() {
     leave(&mut sides);
 }
 
-/// Packets of the provider itself fail when a peer has ended. Their failure loses no link.
+/// Internal packets of the provider, which belong to no request, fail when a peer has ended. Such a
+/// failure loses no link.
 #[test]
-fn a_failed_packet_of_the_provider_itself_loses_no_link() {
+fn a_failed_internal_packet_of_the_provider_loses_no_link() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
     exchange(&mut sides, 1);
     let (endpoints, _) = provider.in_use();
@@ -237,7 +239,8 @@ fn a_peer_that_never_joins_is_lost() {
     }
 }
 
-/// Two sides with different modes both report the difference.
+/// Two sides both report the difference if their modes of moving bytes differ: in the provider, in
+/// the choice of writes or messages, or in the eager limit.
 #[test]
 fn a_peer_with_another_mode_is_lost_with_the_reason() {
     let efa = Limits::efa(1);
@@ -316,7 +319,7 @@ fn nothing_is_left_of_a_link_that_failed() {
     }
 }
 
-/// Peers that come and go, such as a rail that fails again and again, leave no endpoints behind.
+/// Peers that come and go, as on a rail that fails again and again, leave no endpoints behind.
 #[test]
 fn endpoints_whose_peers_have_left_are_closed() {
     for limits in kinds("soft-come-and-go") {
@@ -335,7 +338,7 @@ fn endpoints_whose_peers_have_left_are_closed() {
 }
 
 #[test]
-fn nobody_joins_an_endpoint_whose_queue_has_failed() {
+fn a_link_that_follows_a_queue_failure_gets_new_endpoints() {
     for limits in [Limits::efa(3), Limits::efa(9)] {
         let ((provider, _proxy), mut sides) = sides(&limits);
         let (endpoints, _) = provider.in_use();
@@ -352,9 +355,10 @@ fn nobody_joins_an_endpoint_whose_queue_has_failed() {
     }
 }
 
-/// Memory that a request of a failed endpoint reads can be deregistered: only that endpoint closes.
+/// Memory that a request of a failed endpoint reads can be deregistered: only the failed endpoints
+/// of the request's lane close.
 #[test]
-fn deregistering_memory_of_a_failed_endpoint_harms_no_other() {
+fn deregistering_memory_that_a_failed_endpoint_reads_closes_only_failed_endpoints() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(11));
     exchange(&mut sides, 1);
     let (endpoints, _) = provider.in_use();

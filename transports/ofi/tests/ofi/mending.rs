@@ -1,4 +1,5 @@
-//! Tests of a TCP connection that breaks: it is made anew, or the peer is lost.
+//! Tests of breaks of the TCP connection that carries a link's addresses and notes: the connection
+//! is made anew, or the peer is lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

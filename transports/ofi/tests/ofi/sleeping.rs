@@ -1,4 +1,5 @@
-//! A sleeping lane is woken by arrivals over the provider, and by notes on the TCP connection.
+//! A sleeping lane is woken by arrivals over the provider, and by notes on the TCP connection that
+//! each link has beside the provider.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ const LATER: Duration = Duration::from_millis(200);
 /// Longest sleep of a lane, if nothing wakes it.
 const LONG: Duration = Duration::from_secs(20);
 /// Largest number of times that a lane may wake before the other side's put or note arrives. A lane
-/// that naps would wake thousands of times.
+/// that sleeps only for short times would wake thousands of times.
 const WAKES_MAX: u32 = 100;
 
 #[test]

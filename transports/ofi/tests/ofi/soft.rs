@@ -10,7 +10,7 @@ use ccl_transport_ofi::{OfiTransport, Options};
 
 use crate::conformance::knock;
 
-/// Returns the number of seeds of each suite.
+/// Returns the number of seeds with which each test runs the suite.
 fn seeds() -> u64 {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 10 } else { 1 }
 }
@@ -73,7 +73,7 @@ fn passes(limits: impl Fn(u64) -> Limits, options: &Options) {
 }
 
 #[test]
-fn writes_pass_the_suite() {
+fn puts_as_writes_pass_the_suite() {
     passes(Limits::efa, &Options::default());
 }
 
@@ -83,11 +83,11 @@ fn writes_that_are_acknowledged_pass_the_suite() {
 }
 
 #[test]
-fn messages_pass_the_suite() {
+fn puts_as_messages_pass_the_suite() {
     passes(Limits::sockets, &Options::default());
 }
 
-/// Puts travel as messages if the provider cannot write at all.
+/// Puts are messages if the provider cannot write at all.
 #[test]
 fn messages_of_a_provider_without_writes_pass_the_suite() {
     passes(

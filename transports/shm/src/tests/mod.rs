@@ -246,7 +246,8 @@ fn memory_that_both_sides_have_dropped_is_gone() {
     for round in 0..400 {
         let (memory, key) = a.device.allocate(4096).unwrap();
         let remote = a.lane.share(a.endpoint, key).unwrap();
-        // The peer has neither mapped the memory nor read its socket.
+        // So far the peer has neither read its socket nor mapped the memory. It must be able to map
+        // the memory after the deregistration.
         a.device.deregister(key).unwrap();
         usage(a.lane.share(a.endpoint, key));
         let mapped = b.lane.map(b.endpoint, &remote).unwrap();
@@ -284,7 +285,7 @@ fn offers_beyond_the_limit_wait_in_the_socket() {
 }
 
 #[test]
-fn memory_of_a_closed_peer_can_be_mapped_if_its_key_came_before() {
+fn memory_that_a_peer_shared_before_it_closed_can_still_be_mapped() {
     for unread in [false, true] {
         let [mut a, mut b] = sides(64);
         let key = a.lane.share(a.endpoint, a.key).unwrap();
@@ -304,7 +305,7 @@ fn memory_of_a_closed_peer_can_be_mapped_if_its_key_came_before() {
 }
 
 #[test]
-fn only_allocated_memory_is_shared_but_any_can_be_sent() {
+fn only_allocated_memory_can_be_shared_but_any_registered_memory_can_be_sent() {
     let [mut a, mut b] = sides(64);
     let (_, remote) = share(&mut a, &mut b);
     let own = Region::private(64);
@@ -323,13 +324,14 @@ fn only_allocated_memory_is_shared_but_any_can_be_sent() {
 }
 
 #[test]
-fn a_key_is_good_only_where_it_was_shared() {
+fn a_key_of_another_connection_and_a_forged_key_are_refused() {
     let [mut a, mut b] = sides(64);
     let (key, _) = share(&mut a, &mut b);
     let [mut c, _d] = sides(64);
     let error = c.lane.import(c.endpoint, &key).unwrap_err();
     assert!(matches!(error, TransportError::Refused { .. }), "{error}");
-    // Changes one byte each: of the key's number, of its length, and (twice) of its nonce.
+    // Each forged key differs from the valid one in one byte: of the number, of the memory's
+    // length, or (twice) of the nonce.
     for at in [5, 6, 7, key.0.len() - 1] {
         let mut forged = key.clone();
         forged.0[at] ^= 1;
@@ -363,7 +365,7 @@ fn memory_of_one_endpoint_is_not_reached_through_another() {
 }
 
 #[test]
-fn a_detached_peer_is_lost_after_its_last_put() {
+fn a_peer_that_detaches_is_lost_after_its_last_put() {
     let [mut a, mut b] = sides(64);
     let (key, remote) = share(&mut a, &mut b);
     let (_, of_b) = share(&mut b, &mut a);

@@ -53,7 +53,8 @@ fn dial(device: &ShmDevice, to: &dyn Listener, secret: &Secret) -> Box<dyn Conne
     device.connect(&to.address(), secret, b"hi", now() + Duration::from_secs(10)).unwrap()
 }
 
-/// Polls the listener 20 times, and the connecting side each time until it has an answer.
+/// Polls both sides in turn: the listener 20 times, the connecting side only until it returns a
+/// result.
 fn settle(
     listener: &mut dyn Listener,
     coming: &mut dyn Connecting,
@@ -200,7 +201,7 @@ fn answered(answer: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> String {
 }
 
 #[test]
-fn a_false_listener_gets_nothing() {
+fn a_false_listener_is_refused_with_the_reason() {
     let challenge: &[u8] = b"ferroccl-shm challenge";
     let text = answered(|_| vec![b"HTTP/1.1 400 Bad Request".to_vec()]);
     assert!(text.contains("no protocol"), "{text}");

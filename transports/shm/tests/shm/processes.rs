@@ -237,7 +237,7 @@ fn meet(peer: &mut Peer) -> (Box<dyn Lane>, EndpointId, String) {
     assert_eq!(&text, b"from the child");
     theirs.read(100, &mut text).unwrap();
     assert_eq!(&text, b"from the child");
-    assert!(names().contains(&listens_at), "the child's listener is not listed");
+    assert!(names().contains(&listens_at), "/proc/net/unix lacks the child's listener");
     (lane, endpoint, listens_at)
 }
 
@@ -269,7 +269,7 @@ fn a_killed_peer_is_lost_at_once_and_leaves_nothing() {
 }
 
 #[test]
-fn a_forked_child_hides_neither_death_nor_farewell() {
+fn a_forked_child_hides_neither_the_death_of_its_parent_nor_the_drop_of_a_lane() {
     for role in ["fork", "fork and die"] {
         let mut peer = Peer::start(role);
         let (mut lane, endpoint, _) = meet(&mut peer);
@@ -282,13 +282,15 @@ fn a_forked_child_hides_neither_death_nor_farewell() {
     }
 }
 
-/// Reports how two forked children end: one touches the parent's shared memory, one drops it.
+/// Forks two children: one touches the memory that this process shares, the other drops it. Reports
+/// how each child ends, then the byte that this process reads in the memory.
 fn fork_and_touch() {
     let device = open();
     let (memory, key) = device.allocate(4096).unwrap();
     memory.write(0, &[7]).unwrap();
     let start = memory.start();
-    tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "the parent's memory is mapped")));
+    // The write ends the child by a signal, because the memory is not mapped there.
+    tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "the child has written the memory")));
     let mut held = Some((memory, device));
     tell(&forked(|| {
         let page = fresh_page(start);
@@ -321,13 +323,13 @@ fn forked(does: impl FnOnce()) -> String {
     if status == 0 { "fine".to_owned() } else { format!("signal {}", status & 0x7f) }
 }
 
-/// Maps a private page at an unused address.
+/// Maps a private page at the address `at`; panics if the address is in use.
 fn fresh_page(at: *mut u8) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: NOREPLACE takes no address that is in use.
     let got = unsafe { libc::mmap(at.cast(), 4096, protection, flags, -1, 0) };
-    assert_eq!(got.cast(), at, "the region was inherited");
+    assert_eq!(got.cast(), at, "the address is in use: the child has inherited the region");
     at
 }
 
@@ -335,7 +337,11 @@ fn fresh_page(at: *mut u8) -> *mut u8 {
 fn a_forked_child_cannot_touch_what_is_shared() {
     let mut peer = Peer::start("fork and touch");
     let said: Vec<String> = (0..3).map(|_| peer.heard()).collect();
-    assert_eq!(said, ["signal 11", "fine", "7"], "results: a touch, a drop, the parent's byte");
+    assert_eq!(
+        said,
+        ["signal 11", "fine", "7"],
+        "the touching child must get SIGSEGV, and the drop must change nothing"
+    );
 }
 
 /// Sets limits of this process. Tells the parent the results of calls under each limit.

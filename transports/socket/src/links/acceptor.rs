@@ -56,7 +56,8 @@ impl Acceptor {
         pumped
     }
 
-    /// Lets in a peer that has proved the secret.
+    /// Hands a proven connection to its link. Rejects one that names no link, or that would begin a
+    /// link after the listener is closed.
     fn admit(&mut self, proven: AuthenticatedConnection, now: Instant) {
         let AuthenticatedConnection { hello, peer, connection } = proven;
         let reason = match Intent::decode(&hello.text) {
@@ -98,7 +99,7 @@ impl Acceptor {
 }
 
 fn lock(acceptor: &Mutex<Acceptor>) -> MutexGuard<'_, Acceptor> {
-    // Even after a panic each connection is in one list or another.
+    // A poisoned lock is used all the same: a panic leaves no list in a wrong state.
     acceptor.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,5 @@
-//! A broken connection, until the peer has resumed on a new connection.
+//! A broken connection. The break lasts until the peer has resumed on a new connection, that is,
+//! has reported there how many messages it has received.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 pub struct BreakLimits {
     /// Longest time for which nobody at the peer's address accepts a connection.
     pub unreachable: Duration,
-    /// Longest time for which the peer does not answer, or does not dial if it is the connecting
-    /// side. A peer that computes may not poll its links for a while.
+    /// Longest time for which the peer does not answer or, where the peer is the connecting side,
+    /// does not dial. A peer that computes sometimes polls no links for a while.
     pub silent: Duration,
 }
 
@@ -58,8 +59,8 @@ impl Break {
         found.reached = now;
     }
 
-    /// Returns whether the break is older than the time for which a peer may be unreachable. Calls
-    /// then need not wait for the end of the break.
+    /// Returns whether the break is older than the time for which a peer may be unreachable. A
+    /// caller that waits for its messages to be sent need not wait for the end of such a break.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.is_overdue
@@ -109,8 +110,8 @@ impl Break {
         }
     }
 
-    /// Returns the outcome of a break that has lasted too long. `is_connected` is true if there is
-    /// a new connection, on which the peer has not resumed yet.
+    /// Returns the outcome if the break has lasted too long, else none. `is_connected` is true if
+    /// there is a new connection, on which the peer has not resumed yet.
     #[must_use]
     pub fn late(
         &mut self,

@@ -47,6 +47,6 @@ mod tests {
         assert_eq!(Intent::decode(&bytes[..18]), None);
         let mut beyond = bytes;
         beyond[16] = 4;
-        assert_eq!(Intent::decode(&beyond), None, "number 4 of 4 connections: numbers begin at 0");
+        assert_eq!(Intent::decode(&beyond), None, "number 4 is too large for 4 connections");
     }
 }

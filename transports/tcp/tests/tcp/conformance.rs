@@ -74,7 +74,7 @@ fn tcp_whose_puts_are_done_when_they_are_written_passes_the_suite() {
 }
 
 #[test]
-fn tcp_over_the_interfaces_found_passes_the_suite() {
+fn tcp_over_detected_interfaces_passes_the_suite() {
     passes("", 1, false);
 }
 

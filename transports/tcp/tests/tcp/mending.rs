@@ -29,7 +29,7 @@ struct Side {
     /// Memory from which tails are posted; overwritten after each post.
     reused: Region,
     reused_key: MrKey,
-    /// Memory that messages are redirected to, by slot.
+    /// Memory that messages are redirected to, with one range per slot.
     target: Region,
     target_key: MrKey,
     lands: [bool; SLOTS],
@@ -201,16 +201,20 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
     let bytes = |number: usize| [0, 8, 40_000, 1000, 69_999][number % 5];
     let none = || [vec![false; messages], vec![false; messages]];
     let (mut seen, mut done, mut sent) = (none(), none(), [0; 2]);
-    // Messages on several sockets overtake each other: those after a gap do not count yet.
+    // Messages on several sockets overtake each other: only those before the first gap count.
     let all_below = |flags: &[bool]| flags.iter().take_while(|flag| **flag).count();
     let begun = Instant::now();
     while seen.iter().chain(&done).any(|flags| all_below(flags) < messages) {
         let now = [&seen, &done].map(|both| [all_below(&both[0]), all_below(&both[1])]);
-        assert!(begun.elapsed() < Duration::from_secs(60), "sent: {sent:?}, seen, done: {now:?}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "not all messages arrived and were done in 60 s; sent: {sent:?}, seen and done: {now:?}"
+        );
         for side in 0..2 {
             let window = all_below(&seen[1 - side]).min(all_below(&done[side])) + SLOTS;
             while sent[side] < messages.min(window) {
-                // Redirect the message before it is sent, or when part of it may have arrived.
+                // Redirect an even message before it is sent, and an odd one afterwards, when part
+                // of it may have arrived.
                 if sent[side] % 2 == 0 {
                     pair.sides[1 - side].redirect(sent[side], bytes(sent[side]));
                 }
@@ -227,7 +231,10 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
             pair.sides[side].take_done(&mut done[side]);
             pair.sides[side].check(&mut seen[side], bytes);
             let lost = pair.sides[side].events.first();
-            assert_eq!(lost, None, "side {side}, sent: {sent:?}, seen, done: {now:?}");
+            assert_eq!(
+                lost, None,
+                "unexpected event of side {side}; sent: {sent:?}, seen and done: {now:?}"
+            );
         }
     }
 }
@@ -246,7 +253,7 @@ fn messages_lost_in_a_break_are_sent_again_and_arrive_once() {
 }
 
 #[test]
-fn breaks_in_the_middle_of_frames_do_no_harm() {
+fn messages_arrive_once_although_breaks_cut_their_frames() {
     let locations = [1_500_000, 400_033, 137_777];
     for (cut_after, tls) in locations.iter().flat_map(|at| TLS.iter().map(move |tls| (*at, *tls))) {
         let mut pair = Pair::new(1, Duration::from_secs(20), tls);
@@ -256,9 +263,10 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
     }
 }
 
-/// A connection comes back although more strangers are connected than may wait at a time.
+/// A connection comes back although the connected strangers exceed the listener's limit on
+/// connections that have not proved the secret.
 #[test]
-fn strangers_who_say_nothing_do_not_keep_a_connection_from_coming_back() {
+fn a_connection_comes_back_while_many_silent_strangers_are_connected() {
     let mut pair = Pair::new(1, Duration::from_secs(3), false);
     let location = SocketAddr::from(([127, 0, 0, 1], pair.port));
     let stranger = |_| TcpStream::connect_timeout(&location, Duration::from_secs(5)).unwrap();
@@ -301,8 +309,8 @@ fn is_given_up_in_time(tls: bool) {
 #[test]
 fn a_peer_that_computes_is_waited_for() {
     // The first limit is for a peer that cannot be reached. It is longer than `AWAY` in
-    // `ccl_socket`: after a pause of that length between polls, the connecting side measures the
-    // limit anew.
+    // `ccl_socket`: after a pause of `AWAY` or longer between polls, the connecting side measures
+    // the limit anew.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));

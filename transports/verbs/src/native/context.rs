@@ -62,12 +62,12 @@ impl Context {
     /// Returns the NUMA node that is nearest to the device, where the kernel reports it.
     pub(crate) fn numa_node(&self) -> Option<u32> {
         let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name);
-        // The file says -1 where the node is not known; devices in software have no such file.
+        // The file says -1 where the node is not known; software devices have no such file.
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Returns the canonical path of the device's PCI function in sysfs; devices in software have
-    /// none.
+    /// Returns the canonical path of the device's PCI function in sysfs; software devices have no
+    /// such path.
     pub(crate) fn pci_path(&self) -> Option<String> {
         let link = format!("/sys/class/infiniband/{}/device", self.name);
         std::fs::canonicalize(link).ok()?.into_os_string().into_string().ok()

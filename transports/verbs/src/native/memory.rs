@@ -18,8 +18,8 @@ pub(crate) struct Memory {
     memory: Mutex<Option<Handle>>,
     local_key: u32,
     remote_key: u32,
-    /// Memory, kept alive for the device until the registration has ended, and for libibverbs,
-    /// which reads inline bytes from it.
+    /// The memory itself. It is kept alive for the device until the registration has ended, and for
+    /// libibverbs, which copies the bytes of inline writes from the memory.
     region: Region,
 }
 

@@ -29,7 +29,8 @@ fn last(call: &'static str, advice: &'static str) -> TransportError {
     failure(call, code.unwrap_or(libc::EIO), advice)
 }
 
-/// Clears `errno`: some drivers fail without setting it, which would leave another call's error.
+/// Clears `errno`: some drivers fail without setting it, and it would then still hold the error of
+/// an earlier call.
 fn forget_errors() {
     // SAFETY: the function takes no arguments.
     let own = unsafe { libc::__errno_location() };
@@ -54,9 +55,9 @@ const GROUP: &str = "the process's control group has reached its limit of RDMA o
 mod tests {
     use super::*;
 
-    /// The advice is the same for each kind of object that meets a control group's limit.
+    /// Checks the advice for two kinds of RDMA objects. Other errors keep the advice of their call.
     #[test]
-    fn the_limit_of_a_control_group_is_named() {
+    fn an_object_beyond_a_control_groups_limit_gets_advice_about_the_limit() {
         let text = |call, code| failure(call, code, "other advice").to_string();
         for call in ["ibv_reg_mr", "ibv_create_qp"] {
             let said = text(call, libc::EAGAIN);

@@ -232,7 +232,8 @@ impl Pair {
         self.modify("ibv_modify_qp(RTS)", attr, mask, PATH)
     }
 
-    /// Stops the queue pair: its requests are flushed, after earlier completions.
+    /// Stops the queue pair: its pending requests complete as flushed, after the completions of
+    /// earlier requests.
     pub(crate) fn stop(&mut self) -> Result<(), TransportError> {
         let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
         self.modify("ibv_modify_qp(ERR)", attr, IBV_QP_STATE, PORT)
@@ -263,7 +264,7 @@ impl Pair {
         !self.requests.is_empty()
     }
 
-    /// Requests a completion of the last prepared write. Returns false if there is none.
+    /// Requests a completion of the last prepared write. Returns false if no write is prepared.
     pub(crate) fn signal_last(&mut self) -> bool {
         let last = self.requests.last_mut();
         last.is_some_and(|request| {

@@ -108,13 +108,13 @@ pub const IBV_QP_TIMEOUT: c_int = 1 << 9;
 pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
 /// Mask bit for the number of retries when the receiver is not ready.
 pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
-/// Mask bit for the number of the peer's first packet.
+/// Mask bit for the sequence number (PSN) of the peer's first packet.
 pub const IBV_QP_RQ_PSN: c_int = 1 << 12;
 /// Mask bit for the number of reads and atomics under way.
 pub const IBV_QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
 /// Mask bit for the time that a sender waits when this side is not ready.
 pub const IBV_QP_MIN_RNR_TIMER: c_int = 1 << 15;
-/// Mask bit for the number of this side's first packet.
+/// Mask bit for the sequence number (PSN) of this side's first packet.
 pub const IBV_QP_SQ_PSN: c_int = 1 << 16;
 /// Mask bit for the number of the peer's reads and atomics under way.
 pub const IBV_QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;

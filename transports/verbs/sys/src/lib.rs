@@ -6,8 +6,8 @@
 //! them. Only what ferroccl uses is declared. The calls of the fast path are not symbols of the
 //! library but pointers in a context; [`ibv_post_send`] and its siblings call them.
 //!
-//! Calls go through a [`Functions`], so a program may supply its own: a software device for tests,
-//! or one that fails on demand.
+//! All other calls go through a table of functions, [`Functions`]. A program may supply a table of
+//! its own: that of a software device for tests, or of a device that fails on demand.
 
 // The types keep the library's names, under which the manual pages explain them.
 #![allow(non_camel_case_types)]

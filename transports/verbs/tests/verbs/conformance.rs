@@ -86,7 +86,7 @@ fn one_queue_pair_passes_the_suite() {
     passes(|| Verbs::new(&options, &Limits::default()));
 }
 
-/// Multi-rail needs puts that are done only when the peer has them.
+/// Puts that are done only when the peer has their data: multi-rail needs such puts.
 #[test]
 fn acknowledged_puts_pass_the_suite() {
     let policy = "3".parse().unwrap();

@@ -145,7 +145,7 @@ fn striped_puts_are_done_only_if_they_have_arrived() {
                 );
                 assert!(
                     done.len() >= before && done.len() < 17,
-                    "{before} puts were done before, {done:?} are done now"
+                    "{before} to 16 puts must be done, but these are: {done:?}"
                 );
                 assert!(late || arrived.len() < 17, "the failed put arrived: {arrived:?}");
             }
@@ -173,7 +173,8 @@ fn a_queue_pair_that_fails_ends_its_link() {
     }
 }
 
-/// Any lane of the device may be the one that reads the event: libibverbs returns each event once.
+/// The lane of a link need not read the event itself: libibverbs returns each event once, to any
+/// lane of the device, and the port keeps the failure for all its lanes.
 #[test]
 fn a_device_that_fails_ends_its_links() {
     for (event, meaning) in [

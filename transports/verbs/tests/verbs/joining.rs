@@ -1,4 +1,5 @@
-//! Lanes that connect: choice of addresses, time limit, and breaks of the side connection.
+//! Lanes that connect: choice of addresses, time limit, and breaks of the side connection (the TCP
+//! connection that a link has beside its queue pairs).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -73,7 +74,7 @@ fn a_reset_of_the_side_connection_harms_no_queue_pair() {
 }
 
 #[test]
-fn a_reset_that_one_side_sees_harms_no_queue_pair() {
+fn a_reset_that_only_one_side_sees_harms_no_queue_pair() {
     // End 1 has dialled. It writes first, as it alone can dial again.
     notes_survive(|proxy| proxy.cut_side(0), &[&[1], &[0]]);
     notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
@@ -114,7 +115,8 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
 }
 
 /// Checks that notes and puts arrive once and in order after `cut` has broken the side connection.
-/// Ends in one of the `groups` write at the same time; the groups write one after the other.
+/// Each group has the indices of ends that write notes at the same time; the groups write one after
+/// the other.
 fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     let (mut ends, proxy) = joined_through_proxy(&Options::default());
     let put = ends[0].put(0, 64, Some(1));

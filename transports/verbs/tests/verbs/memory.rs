@@ -19,7 +19,7 @@ const CONFIG: Config = Config {
     registered_bytes_max: 0,
 };
 
-/// Faults of a lane that shares no memory.
+/// Faults of a lane whose calls of `Lane::share` fail.
 #[derive(Debug)]
 struct Mean;
 
@@ -33,7 +33,7 @@ impl Faults for Mean {
 fn a_link_that_cannot_be_made_leaves_nothing_registered() {
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..Options::default() };
     let transport = VerbsTransport::over(functions(), options);
-    // The second device has no room for a link's queue pairs, or its lane shares nothing.
+    // The second device has too few queue pairs for a link, or its lane fails to share memory.
     for (pairs, shares) in [(0, true), (100, false)] {
         let softs =
             [100, pairs].map(|pairs| SoftDevice::new(Limits { pairs, ..Limits::default() }));

@@ -74,7 +74,8 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     assert!(come == pattern);
     assert_eq!(carried(&ends, 8), [(1, BYTES as u64 / 4); 4]);
     go_on(&mut ends, |[one, _]| one.events == [Event::Done { id: 7 }]);
-    // A put of less than two chunks stays whole; a put of less than three chunks is cut in two.
+    // A part has at least 64 KiB, one chunk: a put of less than two chunks stays whole; a put of
+    // less than three chunks is cut in two.
     ends.iter_mut().for_each(|end| end.events.clear());
     let puts = [(64 << 10) + 1, (128 << 10) + 1].map(|bytes| ends[0].put(0, bytes, Some(1)));
     one_by_one(&mut ends, &puts);
@@ -185,8 +186,8 @@ fn no_more_puts_are_under_way_than_the_current_rule_allows() {
     }
 }
 
-/// Each of the queue pairs has room for at least a quarter of the link's writes, since a call may
-/// use only one of them.
+/// Each of the 16 queue pairs has room for a quarter of [`Options::writes`], since a call may use
+/// only one queue pair.
 #[test]
 fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let mut ends = joined(&options("qps=16"));
@@ -195,12 +196,14 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let endpoint = ends[0].endpoint;
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
-    // A poll of any device carries puts, so parallel tests may already have carried some.
+    // A poll of one software device may carry writes of any other, so tests that run in parallel
+    // may already have carried some of this test's writes.
     assert!(ends[0].soft.under_way() > 8 * 4096, "only {} bytes", ends[0].soft.under_way());
     await_all(&mut ends, puts.len());
 }
 
-/// Puts are sent up to the budget; further puts follow as earlier bytes are done.
+/// The policy's `budget=` limits the bytes under way from a port, but each lane may always have one
+/// put under way. Further puts follow as earlier bytes are done.
 #[test]
 fn the_bytes_under_way_at_a_port_stay_within_its_budget() {
     for (policy, at_once) in [("qps=3 budget=10000", 2), ("qps=2 budget=1", 1), ("qps=2", 12)] {
@@ -211,7 +214,8 @@ fn the_bytes_under_way_at_a_port_stay_within_its_budget() {
         let puts: Vec<_> =
             (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
         assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 12);
-        // A poll of any device carries puts, so parallel tests may already have carried some.
+        // A poll of one software device may carry writes of any other, so tests that run in
+        // parallel may already have carried some of this test's writes.
         let mut most = ends[0].soft.under_way();
         go_on(&mut ends, |[one, other]| {
             most = most.max(one.soft.under_way());
@@ -241,7 +245,8 @@ fn a_lane_that_waits_for_budget_sleeps_only_briefly() {
     let mut ends = joined(&options("qps=2 budget=4K"));
     let puts: Vec<_> = (0..3).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
-    // Nothing travels while nobody polls.
+    // Software devices carry writes only when one of them is polled. No lane of this test is polled
+    // while this one sleeps, so a completion can wake it only if a parallel test polls.
     assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 3);
     let (start, long) = (ccl_clock::now(), Duration::from_secs(60));
     ends[0].lane.sleep(long);

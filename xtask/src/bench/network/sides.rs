@@ -132,7 +132,8 @@ impl Side for Stream {
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
         let Stream(ours) = self;
-        // Each iteration sends a window of messages instead of one, so half the iterations run.
+        // An iteration sends a window of messages instead of one message and takes longer, so only
+        // half as many iterations run.
         let [bytes, iterations, warmup] =
             words(Job { iterations: job.iterations / 2, warmup: job.warmup / 2, ..job });
         ours.run(hosts, &["-b", "8", "-e", &bytes, "-n", &iterations, "-w", &warmup])?;

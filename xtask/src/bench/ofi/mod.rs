@@ -21,7 +21,7 @@ const LATENCY_BYTES: u64 = 8;
 const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
 const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
-/// Provider that is measured; libfabric before 1.18 adds a layer above it.
+/// Provider that is measured; before libfabric 1.18, it is under the layer `ofi_rxm`.
 const PROVIDER: &str = "tcp";
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(90);
@@ -106,10 +106,12 @@ fn row(bytes: u64, is_latency: bool, ours: &Series, bare: &Series) -> Vec<String
     vec![format!("{} {what}", size(bytes)), shown(ours), shown(bare), compared, aim.to_owned()]
 }
 
-/// Version of libfabric to measure, and the directory of programs and the file of results.
+/// Programs to measure over one version of libfabric.
 #[derive(Clone, Copy)]
 struct Side<'a> {
+    /// Directory of the programs.
     built: &'a Path,
+    /// File that ferroccl's programs write their results to.
     out: &'a Path,
     version: &'a Version,
 }

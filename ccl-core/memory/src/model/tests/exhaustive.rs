@@ -14,7 +14,8 @@ use crate::slots::{Receiver, Sender, Shape};
 use crate::sync::WEAKENED;
 use crate::sync::{Ordering, fence};
 
-/// Returns whether `model` fails, as it must, when this ordering is weakened.
+/// Returns whether `model` fails while the ordering `name` is weakened. The name `"none"` is for
+/// models that must fail although no ordering is weakened.
 fn needs(name: &'static str, model: fn()) -> bool {
     // The model gets a thread of its own, because a failed model leaves its checker in disorder.
     let run = move || {
@@ -61,7 +62,7 @@ fn two_slots() {
 }
 
 #[test]
-fn payload_is_there_with_its_sequence_and_no_slot_is_used_before_its_credit() {
+fn payload_is_visible_with_its_sequence_and_no_slot_is_used_before_its_credit() {
     one_slot();
     two_slots();
 }
@@ -69,7 +70,7 @@ fn payload_is_there_with_its_sequence_and_no_slot_is_used_before_its_credit() {
 #[test]
 fn slots_need_each_ordering() {
     for name in ["publish", "arrive", "credit", "credited"] {
-        assert!(needs(name, one_slot), "{name}");
+        assert!(needs(name, one_slot), "the model passes with a weakened `{name}`");
     }
 }
 
@@ -97,7 +98,7 @@ fn slots_need_their_credits() {
     assert!(needs("none", careless), "the model misses that a sender overwrites an unread slot");
 }
 
-/// Races a reader against the writer of the second of two records.
+/// Publishes a record, and then races a reader against the writer of a second record.
 fn record_is_whole() {
     loom::model(|| {
         let region = Region::private(record::bytes(2));
@@ -121,7 +122,7 @@ fn a_record_is_read_whole_or_not_at_all() {
 #[test]
 fn records_need_each_ordering() {
     for name in ["hide", "show", "find", "confirm"] {
-        assert!(needs(name, record_is_whole), "{name}");
+        assert!(needs(name, record_is_whole), "the model passes with a weakened `{name}`");
     }
 }
 
@@ -147,7 +148,8 @@ fn one_of_two_sees_the_other(fenced: bool) {
 #[test]
 fn with_a_fence_one_of_two_publishers_sees_the_other() {
     one_of_two_sees_the_other(true);
-    assert!(needs("none", || one_of_two_sees_the_other(false)), "the fence is needed");
+    let unfenced = || one_of_two_sees_the_other(false);
+    assert!(needs("none", unfenced), "the model without a fence did not fail");
 }
 
 /// Model of a futex for one word: nobody goes to sleep once a ring has changed the word.
@@ -198,9 +200,9 @@ const RINGS: usize = 4;
 const DATA: usize = 64;
 
 /// Races a message and its ring against the owner of the doorbell, which sleeps twice. The first
-/// sleep ends at once, as if other data were there; the second sleep waits for the message. If not
-/// `fenced`, a missed ring ends in a timeout. If `fenced`, it ends in a deadlock, which the checker
-/// reports.
+/// sleep ends at once, as if other data were there; the second sleep waits for the message. With
+/// `fenced`, no ring may be missed: the model has no timeout then, so that the checker reports a
+/// deadlock after a missed ring. Otherwise a ring may be missed, and the sleep ends by its timeout.
 fn ring_against_sleep(fenced: bool) {
     loom::model(move || {
         let region = Region::private(DATA + 64);
@@ -237,7 +239,7 @@ fn fenced() {
 fn a_ring_that_found_the_owner_asleep_wakes_it() {
     rung();
     // Without a fence a ring may be missed, so every sleep is bounded.
-    assert!(OVERSLEPT.load(Std::Relaxed) > 0, "no ring missed an owner about to sleep");
+    assert!(OVERSLEPT.load(Std::Relaxed) > 0, "a ring without a fence was never missed");
 }
 
 #[test]
@@ -248,19 +250,19 @@ fn no_ring_after_a_fence_is_missed() {
 #[test]
 fn doorbells_need_each_ordering() {
     for name in ["ring", "announce"] {
-        assert!(needs(name, rung), "{name}");
+        assert!(needs(name, rung), "the model passes with a weakened `{name}`");
     }
-    assert!(needs("announce", fenced), "announce, against a ring after a fence");
-    assert!(needs("none", || loom::model(|| panic!())), "a failed model is seen");
+    assert!(needs("announce", fenced), "the fenced model must fail with a weakened `announce`");
+    assert!(needs("none", || loom::model(|| panic!())), "a model that fails was not noticed");
 }
 
 #[test]
-fn every_ordering_is_put_to_the_test() {
+fn every_ordering_is_weakened_by_a_test() {
     let text = include_str!("../../sync.rs");
     let (_, list) = text.split_once("\norderings! {").unwrap();
     let named = list.lines().filter_map(|line| line.trim().split_once(" = "));
     let tested = include_str!("exhaustive.rs");
     for (name, _) in named.filter(|(name, _)| !name.starts_with("///")) {
-        assert!(tested.contains(&format!("\"{name}\"")), "{name}");
+        assert!(tested.contains(&format!("\"{name}\"")), "no test weakens `{name}`");
     }
 }

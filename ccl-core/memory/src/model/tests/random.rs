@@ -14,7 +14,8 @@ use crate::record;
 use crate::slots::{Receiver, Sender, Shape};
 use crate::sync::Ordering;
 
-/// Returns the number of interleavings of a case; it is larger under `FERROCCL_TEST_FULL`.
+/// Returns the number of random interleavings to try for each case: more under
+/// `FERROCCL_TEST_FULL`.
 fn schedules() -> usize {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 200_000 } else { 20_000 }
 }
@@ -26,7 +27,8 @@ fn explore(case: fn()) {
     shuttle::check_pct(case, schedules() / 2, 3);
 }
 
-/// Returns whether exploring this case fails, as it must.
+/// Returns whether `case` fails in one of the tried interleavings. A case with a planted fault must
+/// fail.
 fn fails(case: fn()) -> bool {
     catch_unwind(|| explore(case)).is_err()
 }
@@ -105,7 +107,7 @@ impl Side {
         if self.fault != Fault::Late {
             self.receiver.release();
         }
-        // A credit needs a ring, too.
+        // The doorbell must be rung for a credit, too.
         self.other.ring();
         true
     }
@@ -204,7 +206,7 @@ fn many_readers_read_whole_records() {
 }
 
 #[test]
-fn a_record_whose_number_is_not_changed_first_is_caught() {
+fn words_that_change_under_the_same_record_number_are_caught() {
     let careless = || {
         let region = Region::private(record::bytes(2));
         record::publish(&region, 1, [1, 1]).unwrap();

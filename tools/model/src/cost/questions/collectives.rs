@@ -20,7 +20,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "all_reduce",
-        asks: "How long does an all_reduce take if the ranks reduce, and if switches reduce?",
+        asks: "How long does an all_reduce take if the ranks reduce, and how long if switches \
+               reduce?",
         formula: "T = 2 B (N - 1) / (N W); by switches (SHARP, NVLS) B / W",
         source: SCALING,
         inputs: &[BYTES, RANKS, RATE],

@@ -56,7 +56,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         name: "cluster_all_reduce",
         asks: "What busbw does a large all_reduce reach over nodes of GPUs?",
         formula: "ring min(e W, e_node W_node); trees min(g e W, e_node W_node 2 (n - 1) / (n s)), \
-                  s = 1 for two nodes, else 2",
+                  s = 1 for two nodes, else 2; n = M D_n",
         source: PLAYBOOK,
         inputs: CLUSTER,
         answer: |x| {
@@ -71,15 +71,17 @@ pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "cluster_all_to_all",
         asks: "What busbw does a large all_to_all reach over nodes of GPUs?",
-        formula: "(n - 1) / n / max((N - 1) / (n e W), (n - N) N / (n e_node W_node))",
+        formula: "(n - 1) / n / max((D_n - 1) / (n e W), (n - D_n) D_n / (n e_node W_node)); \
+                  n = M D_n",
         source: PLAYBOOK,
         inputs: CLUSTER,
         answer: |x| vec![out("busbw", Unit::BytesPerSecond, cluster(x).all_to_all_busbw())],
     },
     Question {
         name: "send_recv",
-        asks: "How fast does a rank send to a rank on another node, over this many channels?",
-        formula: "min(e_node W_node / N, channels c)",
+        asks: "How fast does a rank send to a rank on another node, over a given number of \
+               channels?",
+        formula: "min(e_node W_node / D_n, channels c)",
         source: PLAYBOOK,
         inputs: &[
             counts("channels", "channels"),
@@ -99,7 +101,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         asks: "What is the latency of a small all_reduce over NVLink nodes, by the constants in \
                NCCL?",
         formula: "ring base + (2 (n - 1) - 2 (M - 1)) within + 2 (M - 1) net; trees base + 2 \
-                  ((n / M - 1) within + log2(M) net)",
+                  ((n / M - 1) within + log2(M) net); n = M D_n",
         source: "NCCL 2.30, tuning.cc",
         inputs: &[NODES, NODE_RANKS],
         answer: |x| {

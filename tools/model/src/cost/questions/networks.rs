@@ -20,7 +20,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "pod_all_gather",
-        asks: "How fast is an all_gather over nodes, pods and the spine?",
+        asks: "How fast is an all_gather over nodes, units of nodes and the spine?",
         formula: "W = min_i D_i W_i / (D_i - 1), T = B / W",
         source: SCALING,
         inputs: &[

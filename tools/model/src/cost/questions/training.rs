@@ -121,7 +121,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "transfer",
-        asks: "How long does a transfer take over a link that reaches this share of its bandwidth?",
+        asks: "How long does a transfer take over a link that reaches a given share (the \
+               efficiency) of its bandwidth?",
         formula: "B / (W efficiency)",
         source: ENGINEERING,
         inputs: &[BYTES, RATE, else_takes(needs("efficiency", "efficiency", Unit::Count), 1.0)],

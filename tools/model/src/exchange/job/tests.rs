@@ -103,7 +103,7 @@ fn refused(change: impl FnOnce(&mut Job)) -> String {
     job.agreed().unwrap_err()
 }
 
-/// Removes a rank's last call.
+/// Removes the last action of a rank: a call, or the message of rank 1 or 2.
 fn cut(job: &mut Job, rank: usize) {
     let less = job.lists[rank].len() - 1;
     job.lists[rank].truncate(less);
@@ -155,7 +155,7 @@ fn missing_files_are_named() {
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
-    // Two facts reveal the lost rank: a group has it, and each file has the job's rank count.
+    // Two facts reveal the lost rank: a group lists it, and each file has the job's rank count.
     assert!(error.contains("has rank 3") || error.contains("is from a job of 4 ranks"), "{error}");
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);

@@ -188,7 +188,7 @@ const HEADERS: &str = "#include <stddef.h>\n#include <rdma/fabric.h>\n#include <
                        #include <rdma/fi_domain.h>\n#include <rdma/fi_endpoint.h>\n\
                        #include <rdma/fi_errno.h>\n#include <rdma/fi_rma.h>\n";
 
-/// Returns a C program that does not compile if one of the claims is false.
+/// Returns a C program that does not compile if a claim (an expression and its value) is false.
 fn program(claims: &[(String, u64)]) -> String {
     let mut text = HEADERS.to_owned();
     for (expression, value) in claims {
