@@ -449,6 +449,6 @@ fn netns_netem_delays_and_loses_packets() {
     let statistics = [a, b].map(Host::netem_statistics);
     say(&format!("1 MiB there and back took {took:?}: {statistics:?}"));
     let lost = statistics.iter().any(|text| !text.contains("dropped 0,"));
-    assert!(lost, "no packet of about 1,500 was lost: {statistics:?}");
+    assert!(lost, "none of about 1,500 packets was lost: {statistics:?}");
     assert!(took > Duration::from_millis(100), "{took:?}");
 }

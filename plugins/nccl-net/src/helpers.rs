@@ -118,7 +118,8 @@ impl Helpers {
 
     fn sleep(&self) {
         let bed = lock(&self.bed);
-        // Once this lock is held, `stop` waits for the sleep to begin before it wakes all.
+        // `stop` takes this lock before it wakes all helpers. So it cannot wake them between the
+        // check below and the sleep, which releases the lock.
         if !self.stops.load(Ordering::SeqCst) {
             self.asleep.fetch_add(1, Ordering::Relaxed);
             let _ = self.woken.wait_timeout(bed, NAP_MAX);

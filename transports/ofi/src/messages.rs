@@ -38,7 +38,7 @@ const NO_IMMEDIATE: u32 = u32::MAX;
 pub(crate) struct Head {
     /// Token that the receiver has given the sender.
     pub(crate) token: [u8; TOKEN_BYTES],
-    /// Number that the receiver has given the sender.
+    /// Number of the sender among the receiver's peers, from the receiver's offer.
     pub(crate) number: u32,
     pub(crate) immediate: Option<u32>,
     /// Number of the put among those of the link.

@@ -125,8 +125,8 @@ fn the_budget_is_shared_and_reached() {
     }
 }
 
-/// The budget has four slots for each of 15 links. The window of the only link in use grows from
-/// two reserved slots to all eight slots of the link.
+/// The budget has 60 slots for 15 links, of which each has two reserved. The window of the only
+/// link in use grows from its two reserved slots to all eight slots that a link can have.
 #[test]
 fn idle_peers_leave_their_credits_to_others() {
     let time = |slots: u32| {

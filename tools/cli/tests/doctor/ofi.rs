@@ -42,7 +42,7 @@ fn providers_are_listed_and_tried() {
 }
 
 #[test]
-fn a_part_that_fails_is_reported_with_its_reason() {
+fn the_test_of_a_missing_provider_fails_with_the_reason() {
     let (status, out, _) = ferroccl(&["--ofi-part", "carrier-pigeon"]);
     assert_eq!(status, 1, "{out}");
     let reasons = ["there is no provider carrier-pigeon", "libfabric.so.1"];

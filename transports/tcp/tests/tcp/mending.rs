@@ -308,9 +308,9 @@ fn is_given_up_in_time(tls: bool) {
 /// cannot be reached. The other side does not report it as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
-    // The first limit is for a peer that cannot be reached. It is longer than `AWAY` in
-    // `ccl_socket`: after a pause of `AWAY` or longer between polls, the connecting side measures
-    // the limit anew.
+    // The first limit is for a peer that cannot be reached. If a side has not polled for `AWAY` of
+    // `ccl_socket` or longer, this limit begins anew for it. The limit is longer than `AWAY`, so it
+    // cannot pass while a side does not poll.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));
