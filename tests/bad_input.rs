@@ -97,7 +97,7 @@ fn roots_that_differ_are_named() {
 
 /// An error names both algorithms if they divide the data into messages of different lengths.
 #[test]
-fn lengths_of_messages_that_differ_are_named() {
+fn algorithms_whose_messages_differ_in_length_are_named() {
     disagree(2, &["rank 0", "by ring/2 (", "by ring ("], |c| {
         let algorithm = Some(if c.rank() == 0 { "ring/2" } else { "ring" });
         let call = Call::even(Collective::AllReduce, DataType::Int32, 100_000);
@@ -114,8 +114,8 @@ fn a_disagreement_on_the_root_fails_at_least_one_call() {
         |c, root| c.gather(&[1i32], &mut [0; 8], root),
         |c, root| c.scatter(&[1i32; 8], &mut [0], root),
     ];
-    // Rank `odd` of `n` names itself or its neighbour as the root; the others name rank 0. No other
-    // call follows, so at least one of these calls must fail.
+    // Rank `odd` of `n` names itself or its neighbour as the root; the others name rank 0. No call
+    // follows that could report the disagreement, so at least one of these calls must fail.
     for (n, odd, of) in [(2, 0, 1), (2, 1, 1), (3, 1, 1), (3, 2, 1), (5, 4, 4), (8, 3, 3)] {
         for run in runs {
             for round in 0..if full() { 6 } else { 1 } {
@@ -141,7 +141,8 @@ fn uneven_counts_that_differ_are_named() {
         let blocks = Blocks { counts: &counts, starts: &[0, 2] };
         c.all_gather_v(&[1u16; 4].map(i32::from)[..counts[c.rank() as usize]], &mut [0; 6], blocks)
     });
-    // Only the root knows the counts. The error states the length that the other rank sends.
+    // Only the root knows the counts. The error states the length that the root expects, and the
+    // length that the other rank sends.
     disagree(2, &["12 bytes", "16 bytes"], |c| {
         let blocks = Blocks { counts: &[2, 3], starts: &[0, 2] };
         c.gather_v(&vec![1i32; if c.rank() == 0 { 2 } else { 4 }], &mut [0; 6], blocks, 0)

@@ -94,7 +94,7 @@ fn ranks_join_exchange_and_leave() {
 }
 
 #[test]
-fn large_parts_pass() {
+fn an_all_gather_of_large_blobs_works() {
     let planes = all(3);
     let blob = vec![7u8; 900_000];
     for parts in each(&planes, |plane| plane.all_gather(blob.clone(), SOON).unwrap()) {

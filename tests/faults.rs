@@ -312,7 +312,7 @@ fn a_rank_that_leaves_is_named() {
 /// A rank that leaves after its part of a reduce, while the root waits for a late rank, has not
 /// failed.
 #[test]
-fn a_rank_that_leaves_after_its_part_does_not_count_as_failed() {
+fn a_rank_that_leaves_after_its_part_of_a_reduce_does_not_count_as_failed() {
     ranks(3, |c| {
         if c.rank() == 0 {
             std::thread::sleep(Duration::from_millis(500));

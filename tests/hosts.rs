@@ -48,7 +48,7 @@ fn every_algorithm_with_every_rank_on_a_host_of_its_own() {
 }
 
 #[test]
-fn every_algorithm_on_hosts_of_several_ranks() {
+fn every_algorithm_works_on_hosts_with_several_ranks() {
     let placements: [(u32, Hosts); 3] =
         [(4, |rank| rank / 2), (5, |rank| rank % 2), (3, |r| r / 2)];
     for (n, hosts) in placements {

@@ -1,4 +1,5 @@
-//! Local ranks as processes. Ranks that join run this test binary; other ranks are shells.
+//! Local ranks as processes. The ranks that join each other run this test binary; the ranks of all
+//! other tests are shells.
 
 use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};

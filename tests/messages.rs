@@ -152,7 +152,8 @@ fn a_send_without_a_receive_names_the_rank_it_waits_for() {
         let peer = 1 - c.rank();
         c.send(&vec![0u8; LARGE], peer).unwrap_err()
     });
-    // One such error suffices: the other rank may learn of the failure before it has sent anything.
+    // It suffices that one rank names the slot that it waits for. The other rank may not have sent
+    // anything yet when it learns that this rank has failed.
     let waits = |error: &Error| matches!(error, Error::Deadline { .. });
     let names_slot = |error: &Error| error.to_string().contains("waiting for a free slot at rank");
     assert!(errors.iter().any(|error| waits(error) && names_slot(error)), "{errors:?}");

@@ -1,6 +1,6 @@
-//! Recovery with threads as ranks: errors of later calls, communicators of survivors and of
-//! newcomers, and aborts during waits. `survivors.rs` tests recovery with processes that are killed
-//! or stopped.
+//! Recovery with threads as ranks: errors of calls after a failure, communicators of survivors and
+//! of newcomers, and aborts during waits. `survivors.rs` tests recovery with processes that are
+//! killed or stopped.
 
 use crate::collectives::sweep;
 use ccl_harness::stretched;
@@ -149,7 +149,7 @@ fn survivors_go_on_again_and_again() {
     }
 }
 
-/// An abort needs no death: all ranks may go on after it.
+/// A rank that aborts is not dead: all ranks, this one included, can go on after an abort.
 #[test]
 fn all_go_on_together_after_an_abort() {
     for (transport, host) in PLACES {

@@ -462,7 +462,7 @@ mod status {
     }
 
     #[test]
-    fn a_dump_signal_of_0_leaves_signals_alone() {
+    fn the_library_handles_no_signal_if_the_dump_signal_is_0() {
         let ranks = processes(2, "computes", 1, &[("FERROCCL_DUMP_SIGNAL", "0")]);
         ranks.signal(1, Signal::USR1);
         let ended = std::iter::repeat_with(|| ranks.output(0)).find(|output| {

@@ -7,7 +7,7 @@ use ferroccl::transports;
 use crate::collectives::sweep;
 
 #[test]
-fn all_collectives_run_over_a_toy() {
+fn all_collectives_run_over_the_toy_transport() {
     assert!(transports::add(&ccl_toy_transport::KIND));
     for ranks in [2, 3, 5] {
         let config = config_with(|config| config.transport = "toy".to_owned());

@@ -215,8 +215,8 @@ fn a_model_chooses_where_nothing_was_measured() {
     assert!(plan.status.success(), "{}", text(&plan.stderr));
 }
 
-/// Only the root of a gather_v knows all counts; a table's row for gather_v has therefore no
-/// effect.
+/// Only the root of a gather_v knows all counts, and all ranks must choose alike. A table's row for
+/// gather_v has therefore no effect.
 #[test]
 fn a_row_for_gather_v_has_no_effect() {
     let table = "gather_v ranks=3 hosts=1 bytes=300000: direct/8=1";

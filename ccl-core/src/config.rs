@@ -79,8 +79,8 @@ crate::tunables! {
         tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
             "Table of the algorithms that were measured to be the fastest, written by `ferroccl \
              tune`: @ and the name of a file (@/etc/ferroccl.tuning), or the lines of the table. \
-             Empty leaves the choice to rules; \"model\" also uses a general cost model. A table \
-             of another machine is refused.";
+             Empty leaves the choice to rules; the word \"model\" adds a general cost model to the \
+             rules. A table of another machine is refused.";
         deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
             "Reduce every element in rank order in one accumulator, so that the bits depend on the \
              data alone: not on length, chunk, algorithm, transport or placement.";
@@ -136,8 +136,9 @@ crate::tunables! {
         net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
             "Within NCCL: a transfer that makes no progress for this long ends with an error, even \
              if other transfers of its connection make progress. NCCL posts receives as soon as it \
-             is called, so this must exceed the longest time by which a rank may be behind the \
-             others. The death of a peer is noticed at once.";
+             is called, and they wait for a sender that is behind, so this must exceed the longest \
+             time by which a rank may be behind the others. The death of a peer is noticed at \
+             once.";
         timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
             "An operation that makes no progress for this long ends with an error.";
         join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
@@ -175,8 +176,8 @@ crate::tunables! {
 }
 
 impl Config {
-    /// Returns the queue-pair policy: one queue pair where the fabric is known to route adaptively,
-    /// unless the policy is configured.
+    /// Returns the queue-pair policy: the configured one, else one queue pair if the fabric is
+    /// known to route adaptively, else the default.
     #[must_use]
     pub fn policy(&self) -> Policy {
         match self.ib_adaptive_routing {

@@ -109,7 +109,7 @@ pub enum ReduceOp {
     Max,
     /// The sum divided by the number of ranks (integers: rounded towards zero, as NCCL does).
     Avg,
-    /// The sum of each rank's elements times that rank's own scalar.
+    /// The sum of the ranks' elements, each first multiplied by its rank's own scalar.
     PremulSum,
 }
 

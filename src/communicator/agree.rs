@@ -12,9 +12,10 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 /// Longest wait of a failing call for the agreement of the survivors. The agreement needs a few
 /// messages, and a second failure may delay it.
 const AGREEMENT: Duration = Duration::from_secs(1);
-/// Longest wait for the control plane's report on a lost connection. A rank that ends because of a
-/// failed peer reports that peer before it ends. This rank's data path may still see the lost
-/// connection before the report arrives.
+/// Longest wait for the report of the control plane that explains a lost connection. A rank that
+/// ends because of a failed peer reports that peer before it ends, but this rank's data path may
+/// see the lost connection before the report arrives. Without the wait, this rank would then blame
+/// the rank that ended.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Text that stands for the awaited rank in errors that name no rank.

@@ -137,7 +137,11 @@ pub(super) fn adjusted(
     }
     config.slots = best.0;
     let gbps = 8e-9 * best.1 / round_trip.as_secs_f64();
-    let bound = if best.1 < needed { "; FERROCCL_BUDGET_BYTES allows no more" } else { "" };
+    let bound = if best.1 < needed {
+        "; more would exceed FERROCCL_BUDGET_BYTES, or 64 slots (FERROCCL_SLOTS can set more)"
+    } else {
+        ""
+    };
     let said = format!(
         "a round trip between hosts takes {} us: each link has {} slots instead of {slots}, and \
          carries up to {gbps:.1} Gbit/s{bound}",
@@ -194,7 +198,9 @@ mod tests {
         assert!(said.unwrap().contains("takes 500 us: each link has 32 slots"));
         let (many, said) = slots(&[0, 1], 50_000, |_| {});
         assert_eq!(many, 64);
-        assert!(said.unwrap().contains("2.7 Gbit/s; FERROCCL_BUDGET_BYTES allows no more"));
+        assert!(
+            said.unwrap().contains("2.7 Gbit/s; more would exceed FERROCCL_BUDGET_BYTES, or 64")
+        );
     }
 
     #[test]

@@ -47,8 +47,9 @@ impl<'a> Call<'a> {
     }
 
     /// Compares the numbers of blocks that input and output would have with two ranks: the buffer
-    /// with more blocks is the larger one. With a single rank both numbers are 1. Which buffer is
-    /// larger matters even then: the rank's block may begin at any element of the larger buffer.
+    /// with more blocks is the larger one. The actual number of ranks would not do: with a single
+    /// rank both numbers are 1, but which buffer is larger matters even then, because the rank's
+    /// block may begin at any element of the larger buffer.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)

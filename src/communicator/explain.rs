@@ -239,7 +239,7 @@ impl fmt::Display for Explanation {
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         if let Some(rule) = &self.rule {
-            // Leaves out the rule's own reason, in parentheses at the end: "why" gives the reason.
+            // Shows the rule's conditions alone: "why" gives the reason for the choice.
             let conditions = rule.split(" (").next().unwrap_or(rule);
             writeln!(f, "  rule       {conditions}")?;
         }

@@ -256,8 +256,8 @@ impl Communicator {
         self.requests.queue.iter().position(open)
     }
 
-    /// Starts the oldest open call if it is not started, and makes all progress that is possible at
-    /// once.
+    /// Advances the open calls in their order, as far as possible without waiting. Starts a call
+    /// once it is the oldest open one.
     fn advance_requests(&mut self) -> Result<(), Error> {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;

@@ -1,5 +1,5 @@
-//! Non-blocking calls on borrowed buffers. All calls end before the scope does, so that no request
-//! outlives its buffers, even if the request is leaked.
+//! Non-blocking calls on borrowed buffers. All calls end before the scope does, so that no call
+//! outlives its buffers, even if its request is leaked.
 
 use std::marker::PhantomData;
 use std::time::Duration;

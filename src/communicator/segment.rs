@@ -22,7 +22,7 @@ const SLOT_BYTES_MIN: usize = 4 << 10;
 /// Least number of slots in a link's equal share of the budget, if links between hosts share
 /// credits: the link reserves two slots, and two go to the pool of shared credits. With a small
 /// budget, slots are shortened until this many fit, but not below [`SLOT_BYTES_MIN`]: a share that
-/// is even smaller has fewer slots.
+/// does not hold this many slots of that length has fewer slots.
 const SLOTS_SHARED: u32 = 4;
 /// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
 /// bounds the memory that slots take.
@@ -95,15 +95,16 @@ impl Segment {
         }
     }
 
-    /// Limits a rank to `share` times the configured budget of a network device. A `share` above 1,
-    /// where every rank has several devices, counts as 1: the budget is also the limit of a rank.
+    /// Limits a rank to `share` times the configured budget of a network device. `share` is above 1
+    /// only if every rank has several devices. Then it counts as 1: the budget is also the limit of
+    /// a rank.
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self
     }
 
-    /// Returns a note if links between hosts share credits, and the reason is that several ranks
-    /// divide the budget of one network device.
+    /// Returns a note if both conditions hold: several ranks divide the budget of one network
+    /// device, and links between hosts share credits.
     pub(super) fn budget_note(&self) -> Option<String> {
         let fewer = self.fewer_slots();
         let shares_device = self.network_budget_bytes < self.budget_bytes;

@@ -13,7 +13,7 @@ use std::fmt;
 pub enum Launcher {
     /// `FERROCCL_RANK` and `FERROCCL_RANKS`.
     Variables,
-    /// torchrun, or another launcher that sets its variables.
+    /// torchrun, or another launcher that sets torchrun's variables.
     Torchrun,
     /// Open MPI's mpirun.
     OpenMpi,
@@ -90,9 +90,9 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             names: ("FERROCCL_RANK", "FERROCCL_RANKS"),
             local: local("FERROCCL_LOCAL_RANK", "FERROCCL_LOCAL_RANKS")?,
             rendezvous: |_, _, _| {
-                let because = "FERROCCL_RANK is, and FERROCCL_COMM_ID gives the HOST:PORT where \
-                               rank 0 listens"
-                    .to_owned();
+                let because =
+                    "FERROCCL_RANK is, which needs it to give the HOST:PORT where rank 0 listens"
+                        .to_owned();
                 Err(LaunchError::Absent { name: COMM_ID, because })
             },
         }

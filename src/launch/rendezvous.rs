@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Lets two ranks, each with its own secret, meet and join; returns the result of each.
+    /// Lets two ranks meet and join, each with its entry of `secrets`; returns the result of each.
     fn meet(
         rendezvous: impl Fn() -> Rendezvous,
         secrets: [Option<&str>; 2],

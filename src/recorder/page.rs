@@ -126,7 +126,8 @@ impl<'a> Page<'a> {
     /// Returns whether the record of awaited ranks was being written during the copies.
     pub(super) fn is_changing(&self) -> bool {
         let [one, other] = [self.first, self.second].map(|copy| word(copy, AWAITED));
-        // During a write the number is 0 and the old words are still there.
+        // During a write the number is 0. It is 0 before the first write, too, but then word 1 is 0
+        // as well; the first write makes word 1 nonzero for good.
         one != other || (one == 0 && word(self.second, AWAITED + 8) != 0)
     }
 
@@ -178,8 +179,8 @@ impl<'a> Page<'a> {
         Some(Entry { number, kind, count, sequence, size, progress: read(PROGRESS) })
     }
 
-    /// Returns the folds of an operation, the number of awaited ranks, and the first awaited ranks;
-    /// none if the operation has moved since they were recorded.
+    /// Returns an operation's total of folds, the number of ranks that it awaits, and the first
+    /// such ranks; `None` if the operation has moved since the record of awaited ranks was written.
     pub(super) fn awaited(&self, entry: &Entry) -> Option<(u64, u64, Vec<Awaited>)> {
         let read = |index: usize| word(self.first, AWAITED + 8 * index);
         let is_whole = read(0) == word(self.second, AWAITED);
@@ -201,8 +202,8 @@ impl<'a> Page<'a> {
     pub(super) fn note(&self, now_ns: u64) -> Note {
         let unchanged_ms = now_ns.saturating_sub(self.sampled(CHANGED_AT)) / 1_000_000;
         let unchanged_ms = u32::try_from(unchanged_ms).unwrap_or(u32::MAX);
-        // This function counts the time since a change or a look up to the last sample, not up to
-        // now: later progress of the data path is not sampled yet.
+        // `stood` counts the time since a change or a look up to the last sample, not up to now:
+        // later progress of the data path is not sampled yet.
         let stood =
             |index: usize| self.sampled(SAMPLED_AT).saturating_sub(self.sampled(index)) / 1_000_000;
         let aside = word(self.second, LIVE + 8 * ASIDE);

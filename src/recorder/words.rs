@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_keeps_its_name_and_operation_texts_count_sends_and_receives() {
+    fn texts_count_sends_and_receives_and_each_step_is_found_by_its_number() {
         assert_eq!(operation(3, MESSAGES, 1 << 32), "a send");
         assert_eq!(operation(3, MESSAGES, 2 << 32 | 1), "2 sends and a receive");
         for known in STEPS {

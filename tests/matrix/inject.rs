@@ -24,8 +24,8 @@ const DEAD_AFTER_MS: u64 = 2000;
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
 /// Sizes in bytes of socket buffers that fill quickly: minimum, default, maximum, as in `tcp_rmem`.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
-/// Bytes at which a send queue counts as full with [`SMALL_BUFFERS`], whose sizes include the
-/// kernel's overhead.
+/// Number of queued bytes at which a send queue counts as full with [`SMALL_BUFFERS`]. It is below
+/// the sizes of these buffers, since the kernel's overhead takes part of them.
 const FULL_QUEUE_BYTES: u64 = 4000;
 /// Number of transferred bytes that data connections reach, and control-plane connections do not.
 const DATA_BYTES: u64 = 300_000;

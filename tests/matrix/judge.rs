@@ -31,7 +31,8 @@ pub(super) struct Failure {
     pub(super) at_ms: u64,
     /// Longest time from the failure to the error of every survivor.
     pub(super) within_ms: u64,
-    /// Ranks that the survivors must find dead. If there are none, each error names some rank.
+    /// Ranks that the survivors must find dead. If there are none, each error must still name a
+    /// rank, no matter which one.
     pub(super) dead: Vec<Rank>,
     /// Ranks of `dead` whose processes are still alive. They must end with errors, too, and without
     /// an agreement.

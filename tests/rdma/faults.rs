@@ -112,7 +112,7 @@ fn lost_packets_are_sent_again() {
 pub(crate) struct Down {
     interface: String,
     /// Routes of the interface in tables that the kernel does not fill by itself. They vanish when
-    /// the link goes down, and are restored with it.
+    /// the link goes down; dropping the value restores the link and then the routes.
     routes: Vec<String>,
 }
 
@@ -184,8 +184,9 @@ fn a_link_that_stays_down_is_named() {
         let down = (communicator.rank() == 1).then(|| Down::new(&device));
         let error = sums(communicator, || false).unwrap_err().to_string();
         let took = start.elapsed();
-        // The other rank's port has no link either, and that rank has to detect the loss by itself.
-        // So this rank stays, with its link down, as long as a rank takes to give up its port.
+        // The other rank's port has no link either. That rank must detect this by itself, and not
+        // fail because this rank has left. So this rank stays, with its link down, as long as a
+        // rank takes to give up its port.
         if down.is_some() {
             std::thread::sleep(AWAY);
         }

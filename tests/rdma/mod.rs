@@ -253,7 +253,8 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
             (config.ib_adaptive_routing, config.check_network) = (routing, check);
         });
         ranks_with(2, config, move |communicator| {
-            // After the second call, each rank knows that its first message has arrived.
+            // After the second call, each rank knows that its first message has arrived, so its
+            // queue pairs are connected: only connected queue pairs have flows.
             for _ in 0..2 {
                 let mut data = [communicator.rank()];
                 communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();

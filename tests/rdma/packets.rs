@@ -125,8 +125,8 @@ fn nothing_leaves_without_a_credit() {
     let total = |part: &[(Duration, usize)]| part.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let (first, later) = (total(&data[..=longest]), total(&data[longest + 1..]));
     println!("{first} bytes, then none for {:?}, then {later}", after(longest));
-    // The first message is the synchronization; the credit of its slot may or may not have come
-    // back in time.
+    // The first message is the synchronization. The credit of its slot comes back before the pause
+    // or only after it, so data fills all slots or all but one.
     let message = SLOT + 16;
     assert!([SLOTS - 1, SLOTS].contains(&((first - WORD) / message)), "{first}");
     assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_one_in_the_middle() {
+    fn the_median_is_the_point_with_the_middle_time() {
         let point = |time_us| Point { bytes: 8, time_us, bus_gbps: 1.0 / time_us };
         assert_eq!(median(vec![point(9.0), point(1.0), point(2.0)]), Some(point(2.0)));
         assert_eq!(median(Vec::new()), None);

@@ -46,7 +46,8 @@ enum Chore {
     Tidy,
     /// Install optional tools for the benchmarks and the checks; the tests need none of them.
     Setup,
-    /// Measure ferroccl side by side with other programs: on one host, or with `--network` on two.
+    /// Measure ferroccl side by side with other programs: on one host, or with `--network` on two
+    /// (network namespaces of this machine).
     Bench(bench::Options),
     /// Run the same collectives over every transport, and write a table and a plot.
     CompareTransports(compare::Options),

@@ -42,9 +42,9 @@ mod guest {
         let Some(output) = output else { return };
         assert_eq!(output.status.code(), Some(0));
         let expected = [bytes.as_slice(), b"end"].concat();
-        assert!(output.stdout == expected, "stdout differs: {} bytes", output.stdout.len());
+        assert!(output.stdout == expected, "wrong stdout of {} bytes", output.stdout.len());
         // If the guest had to be installed first, a message about that precedes these bytes.
-        assert!(output.stderr.ends_with(&bytes), "stderr differs: {} bytes", output.stderr.len());
+        assert!(output.stderr.ends_with(&bytes), "wrong stderr of {} bytes", output.stderr.len());
     }
 
     #[test]

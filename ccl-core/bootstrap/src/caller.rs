@@ -71,7 +71,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Returns the start of a challenge; `nonce` is fresh randomness.
+    /// Returns the state at the start of a challenge; `nonce` is fresh randomness.
     pub(super) fn new(secret: Secret, nonce: Nonce) -> Caller {
         Caller { secret, nonce, stage: Stage::Opened }
     }

@@ -376,7 +376,7 @@ impl Control {
     /// Does everything that is due. Before this, hand in all bytes that have arrived: after a stop
     /// of this process, the heartbeats of the others are among them.
     pub fn tick(&mut self, now: Instant) {
-        // A rank that did not run cannot judge which peers were silent: perhaps all were stopped.
+        // A rank that did not run cannot judge its peers' silence: perhaps all ranks were stopped.
         let away = (self.timing.silence / 2).saturating_add(self.timing.heartbeat);
         if now.since(self.ticked) > away {
             self.links.values_mut().for_each(|link| link.last_received = now);
@@ -488,7 +488,7 @@ impl Control {
     /// before.
     ///
     /// # Errors
-    /// A rank failed, or left without its part: the exchange cannot end any more.
+    /// A rank failed, or left before it handed in its part: the exchange cannot end any more.
     pub fn gathered(&mut self, sequence: u64) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         match self.exchange.collect(sequence) {
             Some(parts) => Ok(Some(parts)),

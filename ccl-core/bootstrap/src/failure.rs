@@ -42,7 +42,7 @@ pub enum FailureReason {
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// Another rank reported the failure of this rank.
+    /// The rank failed, as another rank reported.
     #[error("failed, says rank {by}: {text}")]
     Reported {
         /// Rank that reports the failure.
@@ -59,7 +59,7 @@ pub enum FailureReason {
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// The ranks compared notes after a deadline, and this rank holds up the others.
+    /// The rank holds up the others. The ranks found this by comparing notes after a deadline.
     #[error("{text}")]
     Stuck {
         /// Time for which the overdue operation had made no progress, in milliseconds.

@@ -9,7 +9,7 @@ use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};
 use crate::words::Words;
 
-/// Returns the byte size of a record: its number and `words` more.
+/// Returns the size in bytes of a record that has `words` words besides its number.
 #[must_use]
 pub const fn bytes(words: usize) -> usize {
     8 * (1 + words)

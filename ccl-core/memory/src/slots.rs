@@ -11,7 +11,7 @@
 //! stores m + 1 as the slot's sequence (release); the receiver loads it (acquire) and then sees the
 //! payload. A short payload and its sequence cross between the cores in one cache line. A sender
 //! writes only messages with numbers below the credits. The receiver renews the credits when half
-//! of the slots are free again, so that their line is not passed back and forth for every message.
+//! of the slots are free again, so that line 0 is not passed back and forth for every message.
 //!
 //! Neither end trusts what its peer wrote: the user of [`Receiver::head`] must check the length,
 //! and the sender cuts down credits that admit more messages than there are slots.

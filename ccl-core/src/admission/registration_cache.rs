@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_whose_registration_its_owner_ended_is_never_registered_again() {
+    fn memory_is_never_registered_again_after_its_owner_ended_the_registration() {
         let (registrar, device) = registrar();
         let mut registrations = RegistrationCache::new(100);
         let cached = CachedMemory::new(Region::private(60));

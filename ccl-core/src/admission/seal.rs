@@ -9,8 +9,8 @@
 //! protocol has a flag in each word.)
 //!
 //! The immediate still follows, and the slot is granted again only after the immediate has come.
-//! The receiver therefore knows which immediates are still to come, and never takes the immediate
-//! of one message for that of another.
+//! So at most one immediate per slot is still to come. The receiver knows which immediates these
+//! are, and never takes the immediate of one message for that of another.
 
 use ccl_memory::Region;
 

@@ -43,7 +43,7 @@ pub trait Tunables: Default {
     fn table(&self) -> Vec<Tunable>;
 }
 
-/// Reads and lists the tunables `T` of a transport: the [`Table`] of that transport.
+/// Reads and lists the tunables `T` of a transport; `table_of::<T>` is that transport's [`Table`].
 ///
 /// # Errors
 ///
@@ -131,8 +131,8 @@ pub fn read<T: Value>(
     Ok(())
 }
 
-/// Values of the transports' own tunables that are set, by variable; the others have their
-/// defaults.
+/// Values of the transports' own tunables that are set, keyed by variable; tunables that are not
+/// set have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransportSettings(BTreeMap<String, String>);
 

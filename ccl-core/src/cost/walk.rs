@@ -41,8 +41,9 @@ impl Processor {
         self.fold_ns + bytes * all.map(byte_ns).sum::<f64>()
     }
 
-    /// Returns the time of a byte that a fold reads or writes, in nanoseconds. The byte is in the
-    /// caller's buffers (`is_user`), which have `buffer_bytes`, or in a slot or scratch.
+    /// Returns the time of a byte that a fold reads or writes, in nanoseconds. If `is_user`, the
+    /// byte is in the caller's buffers, the larger of which has `buffer_bytes` bytes; otherwise it
+    /// is in a slot or in scratch.
     pub(super) fn byte_ns(&self, is_user: bool, buffer_bytes: usize) -> f64 {
         let far = NEAR_BYTES.iter().filter(|near| buffer_bytes > **near).count();
         if is_user { self.memory_ns[far] } else { self.slot_ns }

@@ -152,8 +152,8 @@ fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
     }
 }
 
-/// Returns whether `op` reads the targets of all deferred receives, and no two of these receives
-/// use the same link. Without `relay`, returns false for a send, whatever it reads.
+/// Returns whether both hold: `op` reads the targets of all deferred receives, and no two of these
+/// receives use the same link. Without `relay`, returns false for every send.
 fn reads_all(op: &Op, run: &[Deferred], relay: bool) -> bool {
     if matches!(op, Op::Send { .. }) && !relay {
         return false;
@@ -269,8 +269,8 @@ fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
 }
 
 /// Absorbs the sends and copies of a fold's result that come right after the fold: they become
-/// targets of the fold. Drops the fold's own target if it is scratch that nothing else reads.
-/// Returns the fold and the next node's index.
+/// targets of the fold. Drops the fold's original target if this is scratch that only the absorbed
+/// sends and copies read. Returns the fold and the next node's index.
 fn absorb(
     mut fold: Fold,
     written: Option<Slice>,

@@ -119,7 +119,7 @@ pub struct Program {
     pub split: u32,
     /// Strands, which run concurrently.
     pub strands: Vec<Strand>,
-    /// Number of units that [`Instr::Done`] and [`Instr::Await`] refer to.
+    /// Number of units; [`Instr::Done`] and [`Instr::Await`] refer to a unit by its index.
     pub units: u32,
     /// Number of parts of each scratch buffer; 0 for a buffer that fusing made superfluous.
     pub scratch_parts: Vec<u32>,

@@ -1,7 +1,7 @@
 //! Queue-pair policies as text: `all_to_all: qps=4; bytes>=1M: qps=16 order=split; qps=16`.
 //!
 //! Rules are separated by `;`. The words before a rule's `:` are its conditions: names of
-//! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`. The
+//! collectives (separated by `,`), `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`. The
 //! words after the `:`, or all words if there is no `:`, are the settings: `qps=`, `order=`,
 //! `chunk=`, `in_flight=`, `budget=`, `tc=`. A single number instead of settings is the value of
 //! `qps=`.

@@ -73,8 +73,8 @@ impl Builder {
     }
 
     /// Declares the number of parts of the largest message *of any rank*. This number determines
-    /// the size of a chunk, which must be the same on all ranks. So a schedule needs this call if
-    /// messages have different numbers of parts.
+    /// the size of a chunk, which must be the same on all ranks. The builder itself counts only
+    /// this rank's messages, so a schedule needs this call if other ranks' messages can be larger.
     pub fn widest_message(&mut self, parts: u32) {
         self.schedule.message_parts = self.schedule.message_parts.max(parts);
     }
@@ -105,7 +105,7 @@ impl Builder {
         self.push(Op::Reduce { target, terms: present(terms), last: true });
     }
 
-    /// Adds a loop that executes the ops that `body` adds, `count` times. `body` gets the loop's
+    /// Adds a loop that executes `count` times the ops that `body` adds. `body` gets the loop's
     /// dimension. A loop without iterations or without ops is dropped.
     pub fn repeat(&mut self, count: u32, body: impl FnOnce(&mut Builder, usize)) {
         let dimension = self.open.len();
@@ -141,7 +141,7 @@ impl Builder {
         self.nodes().push(Node::Op(op));
     }
 
-    /// Enlarges every scratch buffer to the parts that the op uses.
+    /// Enlarges the op's scratch buffers where they lack parts that the op uses.
     fn size_scratch(&mut self, op: &Op) {
         let mut slices: Vec<Terms> = Vec::new();
         match op {

@@ -75,8 +75,8 @@ impl Parts {
         Parts { first, run, period, total, wrap: 0 }
     }
 
-    /// Returns one part `total` times: the extent of a message with that many equal parts, for a
-    /// rank whose own buffer has only one such part.
+    /// Returns one part `total` times: the extent of a message with `total` parts of equal length,
+    /// for a rank whose own buffer has only one part of that length.
     #[must_use]
     pub const fn again(part: Affine, total: u32) -> Parts {
         Parts { first: part, run: 1, period: 0, total, wrap: 0 }

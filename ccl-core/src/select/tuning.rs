@@ -14,8 +14,8 @@
 //! buffer), and the median time of each variant ([`super::variant`]) in microseconds; the number
 //! after `~` is half the distance between the quartiles. A line with `predicted` has the times of a
 //! model. A call takes the fastest variant at the nearest size, from measurements if there are any.
-//! Only lines with the call's collective and its numbers of ranks and hosts count. `set` gives a
-//! tunable the value that was fastest, unless the tunable is set elsewhere; in this value `|`
+//! Only lines with the call's collective, number of ranks and number of hosts are used. `set` gives
+//! a tunable the value that was fastest, unless the tunable is set elsewhere; in this value `|`
 //! stands for `;`. If the table has no times for the call, its `rule` lines ([`super::rules`]) come
 //! next, before the library's own rules. `model` has the parameters of the best-fitting model
 //! ([`crate::cost::figures`]). If no `rule` line applies either, the model's fastest variant
@@ -429,8 +429,9 @@ mod tests {
         assert_eq!(slower("direct=10", "direct=11.1"), [true]);
         assert_eq!(slower("direct=10~0.5", "direct=11.9~0.5"), [false]);
         assert_eq!(slower("direct=10~0.5", "direct=12.1~0.5"), [true]);
-        // A new variant is as fast as the old fastest one was; the fastest variant became faster.
+        // A new variant is as fast as the old one was.
         assert_eq!(slower("direct=10", "direct=50 ring=10"), [false]);
+        // The variant became faster.
         assert_eq!(slower("direct=10", "direct=1"), [false]);
         assert_eq!(table().changes(&Tuning::NONE, 0.1), []);
         // A change of the model is no regression.

@@ -8,9 +8,9 @@ use crate::transport::{Locality, pci_address};
 pub struct Plugs {
     /// Parts, in the order of their arrival.
     pub parts: Vec<Part>,
-    /// Host bridges and switches, by their paths.
+    /// Path and index in `parts` of each host bridge and switch.
     bridges: Vec<(String, usize)>,
-    /// Devices, by their bus and by their address on it; the address lacks the function number.
+    /// Bus, address on the bus (without the function number) and index in `parts` of each device.
     devices: Vec<(String, String, usize)>,
 }
 
@@ -29,7 +29,7 @@ impl Plugs {
     /// switch above it, or into the host bridge if there is no switch. The other devices of the
     /// card are plugged into the first one.
     ///
-    /// `speed` returns the speed of the link of a PCI function, by its path.
+    /// `speed` takes the path of a PCI function, and returns the speed of the function's link.
     pub fn plug(
         &mut self,
         locality: &Locality,
@@ -150,7 +150,7 @@ mod tests {
             ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", Class::Pix),
             ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/mlx5_core.sf.4", Class::Pix),
             ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:08.7", Class::Pix),
-            // A switch below that one.
+            // A device below another switch, which is itself below the accelerator's switch.
             (
                 "/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1c:00.0",
                 Class::Pxb,

@@ -54,7 +54,7 @@ pub trait Faults: Send + fmt::Debug {
     }
 
     /// Changes a redirection ([`Lane::redirect`]): returns the `into` to pass to the lane below, or
-    /// `None` to pass nothing and report success.
+    /// `None` to report success without a call of the lane below.
     fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
         Some(into)
     }

@@ -322,8 +322,8 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Flushes the requests posted to an endpoint, or to all if `endpoint` is none. Returns true
     /// once the peers have the data, or once a time limit since the first call has passed.
-    /// [`Lane::detach`] and dropping wait until this returns true. To end several lanes, call this
-    /// for all of them in turn first: their waits then overlap.
+    /// [`Lane::detach`] and dropping wait until this returns true. To end several lanes, first call
+    /// this for all of them in turn: their waits then overlap.
     fn poll_shutdown(&mut self, endpoint: Option<EndpointId>) -> bool {
         let _ = endpoint;
         true

@@ -162,8 +162,8 @@ pub struct Report {
     pub in_flight_bytes_max: usize,
 }
 
-/// Lowers the schedules of all ranks, in rank order, for the slots that each link is guaranteed,
-/// and checks the programs.
+/// Lowers the schedules of all ranks, for links with one slot if any link is guaranteed only one,
+/// and for links with more slots otherwise, and checks the programs. `schedules` is in rank order.
 ///
 /// # Errors
 ///
@@ -196,7 +196,7 @@ pub fn sure_slots(case: &Case, programs: &[Arc<Program>]) -> u32 {
     programs.iter().map(least).min().unwrap_or(case.slots)
 }
 
-/// Checks the programs of all ranks, in rank order.
+/// Checks the programs of all ranks. `programs` is in rank order.
 ///
 /// # Errors
 ///

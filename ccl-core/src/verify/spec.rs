@@ -63,7 +63,7 @@ impl Setup {
         })
     }
 
-    /// Returns the number of elements of the input's and the output's memory.
+    /// Returns the number of elements of the input's memory, and that of the output's memory.
     pub(super) fn elements(&self) -> (usize, usize) {
         let input = if self.has_input { self.numbers.input.span(self.blocks.0) } else { 0 };
         let output = if self.has_output { self.numbers.output.span(self.blocks.1) } else { 0 };

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::violation::Misfold;
 use crate::types::Rank;
 
-/// Number of an expression over ranks; equal expressions have equal numbers.
+/// Number that identifies an expression over ranks; equal expressions have equal numbers.
 pub(super) type Expr = u32;
 
 /// Expression of memory that was never written.

@@ -277,8 +277,8 @@ impl World {
         self.store(rank, task, targets, &values, stamp);
     }
 
-    /// Counts the task in its strand's clock, and joins into this clock those of the messages that
-    /// the task reads. Returns the task's stamp.
+    /// Counts the task in its strand's clock, and joins into that clock the clock of every
+    /// message that the task reads. Returns the task's stamp.
     fn tick(&mut self, rank: Rank, task: &Task<'_>, sources: &[Location]) -> Stamp {
         let state = &mut self.ranks[rank as usize];
         state.thread = task.channel as usize * state.strands + task.strand as usize;

@@ -302,10 +302,10 @@ fn broken_algorithms_are_rejected() {
     let tallies = tallies.into_inner().unwrap();
     print(&tallies);
     for (kind, tally) in &tallies {
-        // A mutant can be redundant if it drops a wait that others imply, swaps independent ops, or
-        // changes the number of the part in a v-variant's buffer of one block: a block that does
-        // not exist there begins at element 0, as block 0 does. A missing or misdirected message is
-        // never redundant.
+        // A mutant can be redundant if it drops a wait that other waits imply, swaps independent
+        // ops, or changes a part number in a v-variant's buffer that has only one block: a block
+        // that does not exist there begins at element 0, as block 0 does. A missing or misdirected
+        // message is never redundant.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,
             Kind::DropTarget => 99,

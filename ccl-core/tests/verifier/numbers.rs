@@ -15,8 +15,8 @@ pub(crate) struct Group {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: u32,
-    /// Step from one trial that is run to the next, in builds without debug assertions: 1 runs all
-    /// trials, 5 runs every fifth.
+    /// Step between the trials that are run in builds without debug assertions: 1 runs all trials,
+    /// 5 runs every fifth.
     share: usize,
     pub(crate) schedules: Vec<RankSchedule>,
     /// Programs of all ranks. First index: 0 for one slot, 1 for more slots. Second index: 0 for
@@ -70,8 +70,8 @@ impl Group {
             (true, false) => 11,
         };
         // The last argument of `trial` chooses the parameters that a `Way` does not set. It skips
-        // one value after the 48 ways of a length, so each way has other parameters at the next
-        // length.
+        // one value after the 48 ways of a length. Otherwise each way would have the same
+        // parameters at every length, because the periods of the parameters divide 48.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
         trials.step_by(step)

@@ -39,10 +39,11 @@ fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
     let begin = Instant::now();
     let mut tally = Tally::default();
     let placements = hosts(algorithm, ranks);
-    // Of the trials of a placement, every fifth is run (all, if there is just one placement). So
-    // all placements together cost little more than a single one with all trials. Five has no
-    // common factor with the periods of the trials' settings, so each placement meets every
-    // setting. Builds with debug assertions have a sample of their own (`Group::trials`).
+    // Of the trials of a placement, every fifth is run (all with `FERROCCL_TEST_FULL=1`, or if
+    // there is only one placement). There are at most six placements, so together they cost little
+    // more than one placement with all trials. Five has no common factor with the periods of the
+    // trials' settings, so each placement meets every setting. Builds with debug assertions have a
+    // sample of their own (`Group::trials`).
     let share = if placements.len() > 1 && !full() { 5 } else { 1 };
     let roots = || roots(algorithm.collective, ranks);
     for (hosts, root) in

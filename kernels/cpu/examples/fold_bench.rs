@@ -1,4 +1,4 @@
-//! Benchmark of folds of two terms, for each type, of a few other folds, and of copies:
+//! Benchmark of folds of two terms (for each type), of a few other folds, and of copies:
 //! `cargo run --release --example fold_bench`. The rates of folds are GB/s of one operand; the
 //! memory traffic of a fold of two terms is three times as much.
 

@@ -161,7 +161,7 @@ pub(crate) struct Narrow {
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
     /// The magnitude that is stored for values that are too large: that of infinity or of the
-    /// largest finite number. To round to it, `encode` needs a finite value for infinity, too:
+    /// largest finite number. To round to infinity, `encode` needs a finite value for infinity:
     /// [`Narrow::value`] returns the power of two above the largest finite number.
     pub(crate) largest: u32,
     nan: u32,

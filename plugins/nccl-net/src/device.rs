@@ -157,8 +157,8 @@ impl Devices {
         })
     }
 
-    /// Merges the devices with these numbers into one; each message uses one of them. The same list
-    /// gives the same device. Returns its number.
+    /// Merges the devices with these numbers into one, which sends each put over one of its parts.
+    /// Returns the number of the merged device. The same list gives the same device.
     pub(crate) fn make(&self, parts: &[i32]) -> Result<i32, NetError> {
         let usage = |text: String| Err(NetError::new(NcclResult::INVALID_USAGE, text));
         if !(1..=PARTS_MAX).contains(&parts.len()) {

@@ -155,7 +155,7 @@ impl Listening {
             }
             let gone = receiver.connection().lost.clone();
             if gone.is_some() || now >= *until {
-                let reason = gone.unwrap_or_else(|| "the peer sent nothing in time".to_owned());
+                let reason = gone.unwrap_or_else(|| "the peer was not ready in time".to_owned());
                 tracing::warn!("a connection ended before it was ready: {reason}");
                 receiver.connection().abort("it was not ready in time");
                 self.joining.swap_remove(at);
@@ -280,7 +280,7 @@ impl Attempt {
     }
 
     /// Returns the connection, once it is ready. Falls back to the network if shared memory fails
-    /// after its handshake, as between containers that see different memory.
+    /// after its handshake, as happens between containers that see different memory.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
         match self.join(now) {
             Err(error) if self.candidates.len() > 1 && self.sender.is_some() => {

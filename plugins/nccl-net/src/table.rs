@@ -386,7 +386,7 @@ mod tests {
         let asked = table.call(id, at(1), |asks| asks.until = at(100_000));
         assert_eq!(asked, Ok(Some(((), true))));
         let held = table.with(id, |_| {
-            assert!(table.help(&|| at(2)), "a held object needs help");
+            assert!(table.help(&|| at(2)), "an object needs help while its lock is held, too");
             polls(2)
         });
         assert_eq!(held, Some(Err(Held)));

@@ -333,8 +333,7 @@ impl ControlPlane {
         !self.is_forked() && self.shared.lock().has_left(rank)
     }
 
-    /// Returns the numbers of connections at this rank's control port that came to nothing, by
-    /// cause.
+    /// Returns how many connections at this rank's control port came to nothing, for each cause.
     #[must_use]
     pub fn strays(&self) -> Strays {
         if self.is_forked() { Strays::default() } else { self.shared.lock().strays() }

@@ -27,7 +27,7 @@ impl Reachable {
         let root_hosts = Vec::from_iter(hosts);
         let spans_hosts = contact::spans_hosts(join);
         let own = control_port.and_then(|listener| listener.local_addr().ok());
-        // A single rank has no control port yet.
+        // A single rank has no control port.
         let alone = match spans_hosts || root_hosts.is_empty() {
             true => Ipv6Addr::UNSPECIFIED.into(),
             false => Ipv4Addr::LOCALHOST.into(),

@@ -41,7 +41,7 @@ pub enum StepError {
 }
 
 /// Error of shared memory. All ranks fail together, and the communicator is unharmed. A rank that
-/// could not make or map memory itself returns its own error instead.
+/// itself could not make or map memory returns its own error instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedMemoryError {

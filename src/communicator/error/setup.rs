@@ -6,7 +6,7 @@ use ccl_core::types::Rank;
 use ccl_memory::RegionError;
 
 /// Configuration or host that does not allow the communicator. No communicator was made. If it was
-/// to be made from another communicator, the other one is unharmed.
+/// to be made from an existing communicator, the existing one is unharmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {

@@ -14,7 +14,7 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links deliver each message once, in order", check: carry },
     Point {
-        name: "a link keeps a message that comes before it knows the sender's slots",
+        name: "a link keeps a message that comes before the link knows the sender's slots",
         check: early,
     },
     Point { name: "message links connect on first use", check: on_demand },
@@ -134,7 +134,8 @@ fn until(
 fn waits(fixture: &dyn Fixture) -> Outcome {
     let mut all = pair(fixture, CONFIG)?;
     let (sending, receiving) = (Link { peer: 1, channel: 2 }, Link { peer: 0, channel: 2 });
-    // Links know only the time of their last poll, so the wait for a credit counts from `told` on.
+    // Links know only the time of their last poll. So the wait for a credit counts from `told`, the
+    // time of the last poll before the wait.
     let told = fixture.now();
     all[0].poll(told).map_err(failed("polling"))?;
     let bytes = u64::from(CONFIG.slots) * (90 + HEADER_BYTES as u64);

@@ -121,7 +121,8 @@ impl Capture {
         let bytes = fs::read(&self.file).unwrap();
         let mut seen = BTreeSet::new();
         let packets = packets(&bytes).into_iter();
-        // An acknowledgement has the sequence number of a packet in the other direction.
+        // An acknowledgement has the sequence number of a packet in the other direction. A data
+        // packet in the same direction as the acknowledgement may have that number, too.
         let key = |packet: &Packet| {
             (packet.from, packet.pair, packet.number, packet.opcode == ACKNOWLEDGEMENT)
         };

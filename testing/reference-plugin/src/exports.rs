@@ -231,9 +231,9 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// Refuses every registration, because sockets cannot reach device memory; without a planted fault,
-/// the properties do not offer DMA-BUF. With [`Fault::AnyDescriptor`], registers the memory as host
-/// memory instead.
+/// Refuses every registration, because sockets cannot reach device memory. With
+/// [`Fault::AnyDescriptor`], registers the memory as host memory instead. The properties offer
+/// DMA-BUF only with that fault or with [`Fault::ClosesDescriptor`].
 pub(crate) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,

@@ -37,7 +37,7 @@ pub(crate) enum Fault {
     Corrupt,
     /// A listener accepts only one connection.
     HandleReuse,
-    /// Calls with null for a communicator or a request succeed.
+    /// Calls with null for a communicator, a request or a context succeed.
     WrongResultOnNull,
     /// A virtual device of several devices reports itself as a single device.
     ForgetsParts,
@@ -58,8 +58,8 @@ pub(crate) enum Fault {
     BusIdAsPath,
     /// Requests with a profiler event are refused.
     RefusesEvents,
-    /// The profiler callback is called for every send, and for every buffer of a receive with an
-    /// array of events, even if the event is null.
+    /// The profiler callback is called even for null events: once for every send, and, if a receive
+    /// has an array of events, once for every buffer of the receive.
     StrayEvents,
     /// The plugin has no device, which is no violation.
     NoDevices,

@@ -60,7 +60,7 @@ impl Span {
         self.registration.as_ref().is_some_and(|own| Arc::ptr_eq(own, registration))
     }
 
-    /// Returns a part to read; an empty slice if the part does not lie inside.
+    /// Returns a part of the buffer to read; an empty slice if the part reaches beyond the buffer.
     pub(crate) fn readable(&self, part: Range<usize>) -> &[u8] {
         if part.is_empty() || part.end > self.bytes {
             return &[];
@@ -70,7 +70,7 @@ impl Span {
         unsafe { from_raw_parts(self.start.wrapping_add(part.start), part.len()) }
     }
 
-    /// Returns a part to write; an empty slice if the part does not lie inside.
+    /// Returns a part of the buffer to write; an empty slice if the part reaches beyond the buffer.
     pub(crate) fn writable(&mut self, part: Range<usize>) -> &mut [u8] {
         if part.is_empty() || part.end > self.bytes {
             return &mut [];
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_do_not_lie_inside_are_empty() {
+    fn a_part_that_reaches_beyond_the_buffer_is_an_empty_slice() {
         let mut bytes = [7; 4];
         // SAFETY: the array outlives the span.
         let mut span = unsafe { Span::new(bytes.as_mut_ptr(), 4, None) };

@@ -73,7 +73,7 @@ struct Link {
     side: Mutex<Option<Side>>,
     /// Number of calls so far, plus 1, so that the first `is_alone` returns false.
     calls: AtomicU64,
-    /// Value of `calls` when the helper thread last called `is_alone`; 0 before.
+    /// Value of `calls` at the helper thread's latest `is_alone`; 0 before its first one.
     seen: AtomicU64,
 }
 

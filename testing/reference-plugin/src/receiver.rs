@@ -299,8 +299,8 @@ impl Receiver {
         self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
     }
 
-    /// Ends another request than the ticket's, as a planted fault: the one that has the slot of the
-    /// ticket's request now.
+    /// Ends the request that now has the ticket's slot, as a planted fault. The ticket's own
+    /// request is done, so this is a later one.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);

@@ -104,7 +104,7 @@ impl State {
         self.schedule(at, SimEvent::Tear { flight, part });
     }
 
-    /// Writes a part of a put's bytes, if both ends live.
+    /// Writes a part of a put's bytes, if the connection is open and both ends live.
     pub(crate) fn tear(&mut self, number: u64, part: Range<usize>) {
         let Some(flight) = self.flights.get(&number).cloned() else { return };
         let Connection { sides, open } = &self.links[flight.link];

@@ -7,8 +7,8 @@
 //! travel when a completion queue of any device is polled: the queue pairs that send are drawn at
 //! random from a seed, and only writes of the same queue pair stay in order. The creation of a
 //! queue pair sets the numbers of send and receive requests for which the pair has room. A send
-//! request without a completion of its own keeps its room until a later request completes, as with
-//! real devices.
+//! request without a completion of its own keeps its room until the completion of a later request
+//! is polled, as with real devices.
 
 mod calls;
 mod network;

@@ -135,7 +135,7 @@ pub(crate) struct Network {
     pub(crate) memory: BTreeMap<u32, Memory>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) pairs: BTreeMap<u32, Pair>,
-    /// Unread signals by completion channel; a signal is the address of its completion queue.
+    /// Unread signals of each completion channel; a signal is the address of a completion queue.
     pub(crate) rung: BTreeMap<c_int, VecDeque<usize>>,
 }
 

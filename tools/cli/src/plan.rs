@@ -14,9 +14,9 @@ use ferroccl::{Collective, DataType};
 #[command(after_help = "\
 The command runs each algorithm in virtual time, rank by rank. Above 32 ranks, it adds up work and
 latency instead, and multiplies the sum by a factor. The factor comes from a similar call among
-fewer ranks: the time of its run in virtual time, divided by its sum. The speeds of links and
-protocols are published values and NCCL's constants (docs/plan.md). No property of this machine is
-used.
+fewer ranks: the time of that call in virtual time, divided by the sum of its work and latency. The
+speeds of links and protocols are published values and NCCL's constants (docs/plan.md). No property
+of this machine is used.
 Examples:
   ferroccl plan all_reduce --bytes 64M --on h100
   ferroccl plan all_reduce --bytes 1G --on superpod-1024

@@ -21,9 +21,10 @@ ranks of a launcher (torchrun, mpirun, srun). Then measures the fastest algorith
 messages (ring/4 is ring with messages of a quarter of a slot), and writes the medians. Later runs
 load the table: FERROCCL_TUNING=@FILE. Measure on a quiet machine. With --try, the command first
 finds the fastest values of tunables like FERROCCL_SLOTS.
-With --predict and with --compare nothing is measured. The exit status of --compare is 1 if the
-fastest time of any point in the newer table exceeds the older time by more than --allowed percent
-plus the deviations of both times.
+With --predict and with --compare nothing is measured. A point is a collective with its numbers of
+ranks, hosts and bytes. The exit status of --compare is 1 if, at any point, the fastest time in the
+newer table exceeds the fastest time in the older one by more than --allowed percent plus the
+deviations of both times.
 Examples:
   ferroccl tune -g 2 -b 1k -e 4k --collectives all_reduce --rounds 3
   ferroccl tune -g 2 -b 8 -e 512 -f 8 --collectives all_gather,broadcast --rounds 3 --out /dev/null

@@ -15,7 +15,8 @@ struct Claim {
     command: &'static str,
     /// Beginning of the line that has the number.
     line: &'static str,
-    /// The number as the source writes it; the line may differ from it by `slack`.
+    /// The number as printed or computed, with its unit if it has one; the line may differ from it
+    /// by `slack`.
     expected: &'static str,
     /// Basis of the number: printed in the source, computed from its formula, or printed in its
     /// online edition.
@@ -623,7 +624,7 @@ update the page, run `FERROCCL_TEST_WRITE=1 cargo test --test cli acceptance`. T
 says which numbers a source prints. This project computed the others from the source's formula: such
 a row shows that the command evaluates the formula, and not that a source has the number. Known
 errata of the sources are left out. Where the sources contradict themselves (the bandwidth of the
-spine), the number is an input.
+spine), that number is an input of the command.
 
 In the rows of the first source, a unit is 32 nodes below the same leaf switches, unless the command
 has unit-nodes. D and F are the widths of a layer, whose weights have 2 D F bytes. An inner axis of

@@ -12,7 +12,8 @@ fn its_page_shows_what_the_command_prints() {
     page_shows_what_it_says(include_str!("../../../docs/placement.md"), 2);
 }
 
-/// Checks that both ranks of each pair with traffic get one host, though --hosts separates them.
+/// Checks that both ranks of each pair with traffic get the same host, although in rank order they
+/// would be on different hosts.
 #[test]
 fn ranks_are_placed_according_to_a_traffic_file() {
     let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));

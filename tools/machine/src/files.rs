@@ -82,8 +82,8 @@ impl Files {
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
-                // In a tree that was built in this directory, absolute links may begin with the
-                // path of the directory.
+                // If the tree was built at `root` itself, its absolute links may begin with that
+                // path.
                 if let Ok(inside) = target.strip_prefix(&self.root) {
                     target = inside.to_owned();
                 }

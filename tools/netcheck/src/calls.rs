@@ -377,7 +377,7 @@ impl Calls {
             },
             // SAFETY: the memory is never freed.
             Isend::V9(isend) => unsafe { isend(comm, address, bytes, tag, registration, place) },
-            // SAFETY: likewise; through version 8, NCCL sends no message too long for `c_int`.
+            // SAFETY: likewise; with version 8, NCCL sends no message too long for `c_int`.
             Isend::V8(isend) => unsafe {
                 isend(comm, address, bytes as c_int, tag, registration, place)
             },

@@ -77,7 +77,7 @@ impl Net {
         Ok((Listener { net: *self, raw }, buffer[..HANDLE_BYTES].to_vec()))
     }
 
-    /// Returns a connection attempt to the listener with that handle, which the caller polls.
+    /// Returns a connection attempt to the listener with that handle. The caller polls the attempt.
     pub(crate) fn dial(&self, handle: &[u8]) -> Dial {
         let mut buffer = [CANARY; 2 * HANDLE_BYTES];
         for (place, byte) in buffer[..HANDLE_BYTES].iter_mut().zip(handle) {
@@ -148,7 +148,7 @@ impl Dial {
     }
 
     /// Calls `connect` once more. The inner error is the plugin's refusal; the outer one is a
-    /// failure of the point: a write after the handle.
+    /// failure of the point: a write past the end of the handle.
     pub(crate) fn try_poll(&mut self) -> Outcome<Result<Option<Comm>, Refusal>> {
         let net = self.net;
         let (result, raw, device_handle) =
@@ -263,7 +263,7 @@ pub(crate) fn accepted(call: &'static str, result: NcclResult) -> Result<(), Ref
     if result == NcclResult::SUCCESS { Ok(()) } else { Err(Refusal { call, result }) }
 }
 
-/// Fails if the call wrote after the handle.
+/// Fails if the call wrote past the end of the handle.
 fn canary(call: &str, buffer: &HandleBuffer) -> Outcome {
     match buffer[HANDLE_BYTES..].iter().position(|byte| *byte != CANARY) {
         Some(at) => failed(format!(

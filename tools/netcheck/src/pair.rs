@@ -188,7 +188,8 @@ impl Pair {
         let (mut failures, mut has_waited) = (Vec::new(), false);
         for process in &mut self.processes {
             if process.verdict == Some(Verdict::Passed) {
-                // The child gets time to exit: a stall of the machine may have used up its time.
+                // The child gets more time to exit: a stall of the machine may have used up the
+                // time that the child had.
                 process.reap(Instant::now() + self.grace);
             }
             let was_killed = process.status.is_none();

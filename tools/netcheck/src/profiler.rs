@@ -58,7 +58,7 @@ unsafe extern "C" fn observe(
     let wrong = match (name, what) {
         (None, _) => Some("a NULL pointer for the event".to_owned()),
         (Some(_), BEGINS) if parent != own => {
-            Some(format!("an event with the parent {parent:p}, which came with no request"))
+            Some(format!("an event whose parent, {parent:p}, came with no request"))
         }
         (Some(name), BEGINS) => {
             *name = own;
@@ -66,8 +66,8 @@ unsafe extern "C" fn observe(
         }
         (Some(name), ..=LAST) if what > BEGINS && *name == own => None,
         (Some(name), _) => Some(format!(
-            "action {what} for the event {name:p}; only actions 1 to 3 of an event that has begun \
-             are valid"
+            "action {what} for the event {name:p}; only action 0 (begin), and actions 1 to 3 of an \
+             event that has begun, are valid"
         )),
     };
     if let Some(wrong) = wrong {

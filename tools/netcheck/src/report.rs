@@ -124,7 +124,7 @@ pub(crate) struct Summary {
     pub(crate) performance: Vec<Row>,
     /// Memory of a connection.
     pub(crate) connection_bytes: Option<Held>,
-    /// Failure that prevented the measurement of performance.
+    /// Failure that prevented the measurement of performance, or ended it early.
     pub(crate) performance_failed: Option<String>,
     /// Reason why there is nothing to measure.
     pub(crate) performance_skipped: Option<String>,

@@ -9,9 +9,9 @@ use crate::points::{self, Kind, Point};
 use crate::report::{self, Line, Summary};
 use crate::{pair, part, performance};
 
-/// Checks a plugin and prints the results. Each point runs in processes of its own, for which this
-/// program starts itself. `again` holds the arguments that precede netcheck's own arguments then: a
-/// subcommand, or none.
+/// Checks a plugin and prints the results. Each point runs in processes of its own, which are
+/// further runs of this program. `again` holds the arguments that precede netcheck's own arguments
+/// on their command lines: a subcommand, or none.
 #[must_use]
 pub fn run(arguments: &Arguments, again: &[&str]) -> ExitCode {
     let chosen = match choose(arguments) {

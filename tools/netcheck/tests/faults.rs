@@ -115,7 +115,7 @@ mod faults {
         finds("registration_race", "registration_during_transfers", "returned nccl");
         finds("wrong_result_on_null", "null_arguments", "returned ncclSuccess");
         finds("refuses_events", "profiled_requests", "returned ncclInvalidArgument");
-        finds("stray_events", "profiled_requests", "which came with no request");
+        finds("stray_events", "profiled_requests", "came with no request");
         finds("flush_hangs", "flush", "test to say that the flush is done");
         finds("consumed_frees", "consumed_receives", "test returned ncclInvalidArgument");
     }

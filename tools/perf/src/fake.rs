@@ -193,7 +193,7 @@ impl Fake {
 }
 
 /// Multiplies an element by its rank's scalar for [`ReduceOp::PremulSum`]. A request has only the
-/// scalar of its own rank, so this function takes nccl-tests' scalars: 1 on even ranks, 2 on odd
+/// scalar of its own rank, so this function uses nccl-tests' scalars: 1 on even ranks, 2 on odd
 /// ones.
 fn scaled(request: &Request<'_>, rank: Rank, bits: u64) -> u64 {
     match (request.op, FloatFormat::of(request.data_type)) {

@@ -82,8 +82,8 @@ fn pool(old: &[f64], new: &[f64]) -> Pooled {
     pooled
 }
 
-/// Returns a table. Of all choices of `chosen` elements of `ranks`, the entry with index s is the
-/// share whose sum is at least s.
+/// Returns a table over all choices of `chosen` elements of `ranks`: the entry with index s is the
+/// share of the choices whose sum is at least s.
 fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
     // The largest ranks are the last.
     let most: usize = ranks.iter().rev().take(chosen).sum();
@@ -144,7 +144,7 @@ pub fn holm(probabilities: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the ratio of new to old samples: the median of all ratios of a new sample to an old one.
-/// This is Hodges and Lehmann's estimate, for ratios. It is 1 if there are no samples.
+/// This is Hodges and Lehmann's estimate, for ratios. It is 1 if `old` or `new` is empty.
 #[must_use]
 pub fn ratio(old: &[f64], new: &[f64]) -> f64 {
     let mut all: Vec<f64> =

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_end_at_the_largest_size_and_go_on_from_zero() {
+    fn no_sweep_exceeds_its_largest_size_or_stays_at_zero() {
         let by = |min, max, step: Step| {
             let sizes = sweep(min, max, step).collect::<Vec<_>>();
             assert_eq!(step.count(min, max), sizes.len() as u64);

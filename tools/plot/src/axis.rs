@@ -12,7 +12,7 @@ pub enum Unit {
     None,
     /// Bytes, in powers of two.
     Bytes,
-    /// Microseconds, shown in the unit that suits the value (ns, µs, ms or s): 20 ms.
+    /// Microseconds, shown in the unit that suits the value (ns, µs, ms or s); for example, 20 ms.
     Microseconds,
 }
 

@@ -97,9 +97,10 @@ pub enum SimError {
     /// A simulation that does not end: nothing moves, or the time limit has passed, but some ranks
     /// (or streams, or flows) are not done.
     #[error(
-        "the simulation stopped after {after_s:.6} simulated seconds, and {open} of {ranks} ranks \
-         or flows are not done; rank or flow {rank} waits for {waiting}. This is an error of \
-         the simulator or of the schedule: please report it with the command and the seed"
+        "the simulation stopped after {after_s:.6} simulated seconds, and {open} of {ranks} \
+         ranks, streams or flows are not done; rank, stream or flow {rank} waits for {waiting}. \
+         This is an error of the simulator or of the schedule: please report it with the command \
+         and the seed"
     )]
     Stuck {
         /// Simulated time when the simulation was given up, in seconds.

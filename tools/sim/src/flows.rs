@@ -432,7 +432,7 @@ mod tests {
         }
 
         #[test]
-        fn all_bytes_arrive_and_ends_do_not_depend_on_the_order_of_flows(
+        fn all_bytes_arrive_and_the_order_of_flows_does_not_change_their_ends(
             flows in some_flows(), settle in prop_oneof![Just(0.0), Just(0.5)],
         ) {
             let (at, done) = ends(&flows, settle);

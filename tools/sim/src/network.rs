@@ -206,8 +206,8 @@ impl Network {
     /// Returns the ports of two ranks for traffic from one to the other over rail `rail`.
     ///
     /// If no switches join the two NICs, as with separate rails, the sender's host sends by its NIC
-    /// on the receiver's rail, as NCCL does (PXN). The time of this hop inside the host is not
-    /// counted.
+    /// on the receiver's rail, as NCCL does (PXN). The time that the data takes to that NIC, inside
+    /// the host, is not counted.
     #[must_use]
     pub fn ports(&self, from: u32, to: u32, rail: u32) -> (Port, Port) {
         let (from, to) = (self.port_of(from, rail), self.port_of(to, rail));

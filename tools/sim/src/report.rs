@@ -178,8 +178,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Merges the results of the same experiment with other seeds: each number becomes the mean,
-    /// with its standard error. The figures stay those of this seed.
+    /// Merges `others`, reports of the same experiment with other seeds, into this report: each
+    /// number becomes the mean, with its standard error. The figures stay those of this report.
     #[must_use]
     pub fn with_others(mut self, others: &[Report]) -> Report {
         for (at, finding) in self.findings.findings.iter_mut().enumerate() {

@@ -267,7 +267,7 @@ impl Run<'_> {
                 open: self.states.iter().filter(|state| state.under_way > 0).count(),
                 ranks: self.states.len(),
                 rank: rank as u32,
-                waiting: "bandwidth for its stream, whose links carry nothing".to_owned(),
+                waiting: "bandwidth, but its links carry nothing".to_owned(),
             });
         }
         self.outcome.time_s = self.outcome.ends_s.iter().copied().fold(0.0, f64::max);

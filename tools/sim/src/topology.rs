@@ -177,7 +177,7 @@ mod tests {
         let (from, to) = network.ports(0, 8 + 3, 1);
         assert_eq!((from, to), (Port { host: 0, nic: 13 }, Port { host: 1, nic: 13 }));
         assert_eq!(network.meeting(from, to), Ok(0));
-        // Spines join the rails of a SuperPOD's scalable unit.
+        // Spines join the rails of a SuperPOD's scalable unit, so the sender uses its own NIC.
         let network = Network::new(plan("superpod-256")).unwrap();
         let (from, to) = network.ports(0, 8 + 3, 0);
         assert_eq!((from.nic, to.nic, network.meeting(from, to)), (0, 3, Ok(1)));

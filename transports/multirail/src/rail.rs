@@ -24,7 +24,9 @@ const IMMEDIATES: usize = 4 * WINDOW;
 /// Number of different immediates that a user of this crate must use in turn for puts that would
 /// otherwise have equal immediates. When a rail fails, its peer tells puts apart by their
 /// immediates, so no immediate may occur twice among `IMMEDIATES` consecutive puts of a rail.
-/// With `TURNS` immediates, this holds even if the puts are spread evenly over [`RAILS_MAX`] rails.
+/// With `TURNS` immediates, this holds for puts that are spread evenly over up to [`RAILS_MAX`]
+/// rails: `IMMEDIATES` consecutive puts of a rail are then among `TURNS` consecutive puts of the
+/// link.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.

@@ -118,7 +118,8 @@ impl OfiLane {
             checked: Instant::ZERO,
             farewell: ShutdownWait::default(),
         };
-        // The lane now exists: its `drop` closes the endpoint before the inbox is freed.
+        // Receives may be posted from here on: the lane exists, so its `drop` will close the
+        // endpoint before the inbox is freed.
         let posted = lock(&lane.posted);
         if let (Some(inbox), Some(own)) = (&mut lane.inbox, posted.endpoints.get(0)) {
             inbox.post(&own.data).map_err(transport_error)?;

@@ -6,7 +6,7 @@
 //! A lane has reliable datagram endpoints (`FI_EP_RDM`). Nothing relies on the order in which puts
 //! arrive. Over EFA, a put is a write with remote CQ data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which
 //! completes at both sides. The CQ data carries the immediate, of at most 28 bits, and the number
-//! that the receiver has given the sender (see `tag`); the completion has the length. EFA's CQ data
+//! by which the receiver knows the sender (see `tag`); the completion has the length. EFA's CQ data
 //! has 32 bits, which leave four for the number, so the lane has an endpoint for every 16 peers.
 //! Credits and CTS use an endpoint of their own if the provider has a low-latency traffic class
 //! (see `endpoints`). Endpoints are not connected, so only keys protect memory from a peer: memory
@@ -18,8 +18,8 @@
 //! caches registrations, so with this provider, too, the rest of a write may arrive; moreover,
 //! completions of this provider may lack the length. Over all these providers and adapters, one
 //! endpoint serves all peers of a lane, and a put is one or more messages. Each message has a head
-//! with a token, which the receiver has given the sender, and the destination of the message's
-//! bytes. The receiver's lane copies the bytes to that destination (see `messages`).
+//! with the destination of the message's bytes, and with a token that the receiver has given the
+//! sender. The receiver's lane copies the bytes to that destination (see `messages`).
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
 //! the peer's process ends. A side that leaves reports how many immediates it has sent, and the

@@ -82,7 +82,7 @@ impl Registered {
     }
 
     /// Ends the registrations that peers write to, and marks the memory as deregistered: from now
-    /// on, this side hands no requests that name it to the provider.
+    /// on, this side hands the provider no requests that name the memory.
     pub(crate) fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         lock(&self.shares).clear();

@@ -26,8 +26,8 @@ const REASON_CHARS_MAX: usize = 200;
 /// Interval at which the number of sent immediates is reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Number of consecutive reports of a peer after which this side gives the peer up, if each report
-/// counts more immediates than have arrived here, and none arrives in between. A peer that reports
-/// is running, so its provider makes progress: the missing immediates are lost, not late.
+/// counts more immediates than have arrived here, and no immediate arrives in between. A peer that
+/// reports is running, so its provider makes progress: the missing immediates are lost, not late.
 const MISSING_TELLS: u32 = 10;
 /// Largest number of times that the same number of sent immediates is reported to a peer. The peer
 /// needs [`MISSING_TELLS`] reports to see a loss, but takes all reports that came since its last
@@ -61,7 +61,7 @@ impl CountReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offer {
     pub(crate) addresses: Addresses,
-    /// Number that the peer sends with its writes, which identifies the peer to this side.
+    /// Number that the peer sends with its puts, which identifies the peer to this side.
     pub(crate) number: u32,
     /// Token that the peer sends with its messages.
     pub(crate) token: [u8; TOKEN_BYTES],
@@ -271,7 +271,7 @@ impl Peer {
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
-                    // The remote CQ data of a write has no room for a greater number.
+                    // The remote CQ data of a write has no room for `peers_max` or a larger number.
                     let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
                     let Some(offer) = offer else {
                         return self.lose("it sent an invalid offer of its endpoint".to_owned());
@@ -370,8 +370,8 @@ impl Peer {
         self.leaves.is_none_or(|sent| self.arrived >= sent)
     }
 
-    /// Records that a put to the peer failed. The peer may have sent its farewell, and its last
-    /// puts may still arrive.
+    /// Records that a put to the peer failed. The peer is not lost at once: it may have sent its
+    /// farewell, and its last puts may still arrive.
     pub(crate) fn fail(&mut self, now: Instant, reason: String) {
         self.failing.get_or_insert((now, reason));
         self.waiting.clear();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::native::{Hints, Info, OfiError, functions};
 
-/// Bytes of completion data that a transport needs.
+/// Bytes of remote CQ data that the transport's writes need.
 pub(crate) const DATA_BYTES: usize = 4;
 
 /// Variable of the provider [`LIMITED`], and a value for it: the number of bytes up to which the

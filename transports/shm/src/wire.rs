@@ -103,8 +103,8 @@ pub(crate) fn receive(
         })
     };
     let answer = match take() {
-        // The kernel reports this once if the peer left messages unread. The messages that the
-        // peer sent can still be read.
+        // One call fails like this if the peer closed the socket with messages unread. The
+        // messages that the peer sent can still be read.
         Err(Errno::CONNRESET) => take(),
         answer => answer,
     };
@@ -122,7 +122,8 @@ pub(crate) fn receive(
         }
     }
     if descriptors && answer.flags.contains(ReturnFlags::CTRUNC) && taken.is_empty() {
-        // The buffer has room for a descriptor, so this process has no free descriptor.
+        // The kernel dropped the descriptor although the buffer had room for it: this process has
+        // no free descriptor.
         return Err(os("receiving a descriptor", Errno::MFILE, DESCRIPTORS));
     }
     if answer.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || taken.len() > 1 {

@@ -12,8 +12,8 @@ const MAGIC: [u8; 4] = *b"tcp1";
 const ADDRESSES_MAX: usize = 64;
 
 /// Random identifier of a gate. An address of the gate may lead a peer to another host (every host
-/// has 127.0.0.1, and many have the same bridge); the token keeps the peer from entering the wrong
-/// gate.
+/// has 127.0.0.1, and many have a bridge with the same address); the token keeps the peer from
+/// entering the wrong gate.
 pub type Token = [u8; 16];
 
 /// A gate's address, decoded.

@@ -68,7 +68,7 @@ mod tests {
         assert!(farewell.is_over(at(100), WITHIN, &[1, 3], Some(1)));
         assert!(!farewell.is_over(at(198), WITHIN, &[1, 3], None));
         assert!(farewell.is_over(at(199), WITHIN, &[1, 3], None));
-        assert!(farewell.is_over(at(150), WITHIN, &[], None), "no endpoint waits any more");
+        assert!(farewell.is_over(at(150), WITHIN, &[], None), "a wait for nobody must be over");
         assert!(!farewell.is_over(at(250), WITHIN, &[1], None), "a second wait must start anew");
     }
 

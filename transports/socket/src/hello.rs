@@ -20,7 +20,7 @@ pub struct Hello {
     pub encrypts: bool,
     /// True if the connection replaces a broken one, on which both sides had proved the secret.
     pub resumes: bool,
-    /// Purpose of the connection in its protocol's format; at most [`TEXT_BYTES_MAX`] bytes.
+    /// Purpose of the connection, in its protocol's format; at most [`TEXT_BYTES_MAX`] bytes.
     pub text: Vec<u8>,
 }
 

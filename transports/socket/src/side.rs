@@ -110,7 +110,8 @@ pub struct SideConnection {
     received: u32,
     /// Value of `received` that this side has last reported to the peer.
     received_acked: u32,
-    /// True on a new connection until the peer reports how many messages it has received.
+    /// True on a connection that replaced another, until the peer reports how many messages it has
+    /// received.
     resumes: bool,
 }
 
@@ -161,8 +162,8 @@ impl SideConnection {
         }
     }
 
-    /// Returns whether the connection is new, and the peer has yet to report how many messages it
-    /// has received.
+    /// Returns whether the connection replaced another, and the peer has yet to report how many
+    /// messages it has received.
     pub(crate) fn resumes(&self) -> bool {
         self.resumes
     }

@@ -87,8 +87,8 @@ impl SideLink {
     }
 
     /// Returns whether a caller that waits for its messages to be sent can go on: everything is
-    /// sent, or the break is overdue ([`Break::is_overdue`]). Messages that are not sent then wait
-    /// until the break ends.
+    /// sent, or the break is overdue ([`Break::is_overdue`]). In the second case, unsent messages
+    /// wait until the break ends.
     pub fn is_settled(&self) -> bool {
         self.broken.as_ref().is_some_and(Break::is_overdue) || self.is_flushed()
     }

@@ -168,8 +168,8 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
 
 /// Returns the congestion control to set: `asked` if it names one, else `reno` if the kernel's
 /// choice is bbr, else none. BBR paces packets by a model of the path. The pauses of collectives
-/// mislead the model: messages wait in an idle network for a millisecond. Credits and CTS bound the
-/// bytes in flight, so the simplest control is enough.
+/// mislead the model: messages then wait for a millisecond although the network is idle. Credits
+/// and CTS bound the bytes in flight, so the simplest control is enough.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Creates a new key, and the configurations that use it.
+    /// Creates a new server key, and the configurations of clients and servers.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
-//! Measures the rate of this transport in one direction over one connection, with nothing above it:
-//! puts into memory that is imported once, a few puts in flight, between two threads that poll.
+//! Measures the rate of this transport in one direction over one connection, without the layers
+//! above the transport: puts into memory that is imported once, a few puts in flight, between two
+//! threads that poll.
 //!
 //! `stream 65536` prints the rate as JSON, in 10^9 bytes a second.
 

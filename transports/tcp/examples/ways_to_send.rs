@@ -1,5 +1,5 @@
 //! Compares the ways that Linux has to send on a TCP socket: `write`, `MSG_ZEROCOPY`, and io_uring
-//! with and without its zero copy. Its measurements are the reason why the lanes of this crate use
+//! with and without its zero copy. The measurements are the reason why the lanes of this crate use
 //! plain writes (docs/adr/0008-plain-writes.md).
 //!
 //! ```text

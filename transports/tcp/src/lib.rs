@@ -14,9 +14,9 @@
 //! TLS record that was changed on the way breaks the connection, and its bytes are sent again. TLS
 //! costs CPU time per byte: for encryption, for decryption, and for one or two copies besides the
 //! kernel's own. Each socket takes 64 KiB of memory, and up to 256 KiB more for encrypted bytes
-//! that wait to be sent; each message takes a few allocations. Compare `all_reduce_perf` with
-//! `FERROCCL_TLS=1` and with `0` to measure the cost. While TLS is off, the code for it costs one
-//! comparison per system call.
+//! that wait to be sent; each message takes a few allocations. To measure the cost, run
+//! `all_reduce_perf` once with `FERROCCL_TLS=1` and once with `FERROCCL_TLS=0`. While TLS is off,
+//! the code for it costs one comparison per system call.
 //!
 //! # Broken connections
 //!

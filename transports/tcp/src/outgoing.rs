@@ -25,8 +25,8 @@ pub(crate) struct Put {
     /// Identifier for the completion; none for a note. With [`Outgoing::done_when_written`], it is
     /// taken out when the put is written, since the put is done then.
     pub(crate) id: Option<u64>,
-    /// True while the put's memory holds its bytes. False once a put is done that the peer has not
-    /// acknowledged ([`Outgoing::done_when_written`]): its memory may change.
+    /// True while the memory still holds the put's bytes. False once the put is done although the
+    /// peer has not acknowledged it ([`Outgoing::done_when_written`]): the memory may then change.
     pub(crate) has_bytes: bool,
     /// True for credits, CTS and notes, of which there are never many.
     pub(crate) is_control: bool,

@@ -24,8 +24,8 @@ pub(crate) struct Stripe {
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent may be unread. A read after these bytes reports the break.
     pub(crate) write_failed: bool,
-    /// True after a break until the peer reports how many frames it has received; no put is sent
-    /// until then.
+    /// True from the time when a new connection replaces the old one, until the peer reports how
+    /// many frames it has received; no put is sent until then.
     pub(crate) resuming: bool,
     /// Number of frames received when an acknowledgement was last sent, modulo 2^32.
     pub(crate) acknowledged_frames: u32,

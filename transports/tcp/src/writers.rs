@@ -40,8 +40,8 @@ impl Writers {
     ///
     /// # Errors
     ///
-    /// When a lane does not stop: its thread is stopped, or belongs to the process this one was
-    /// forked from.
+    /// When a lane does not stop writing in time, because its thread is suspended, or belongs to
+    /// the process that this one was forked from.
     pub(crate) fn wait(&self) -> Result<(), TransportError> {
         // The lock holds off lanes that join meanwhile, so the list need not be copied: calls that
         // deregister must not allocate.

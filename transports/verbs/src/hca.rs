@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_and_planes_are_those_of_the_entry_that_names_a_port() {
+    fn a_port_gets_the_rail_and_plane_of_the_entry_that_matches_it() {
         let position = |text: &str, device: &str, port| Filter::parse(text).position(device, port);
         let text = "mlx5_0:1:0:2,mlx5_1:1:1, mlx5_2::7:x";
         assert_eq!(position(text, "mlx5_0", 1), [Some(0), Some(2)]);

@@ -26,8 +26,8 @@ pub struct PortInfo {
     /// Bandwidth in one direction, in bytes per second; none if the port reports an unknown width
     /// or speed.
     pub bytes_per_s: Option<f64>,
-    /// True if the bandwidth may be higher than `bytes_per_s`: the library reports the port's speed
-    /// for all faster ports, too.
+    /// True if the bandwidth may be higher than `bytes_per_s`: the library reports the same speed
+    /// for this port and for all faster ones.
     pub is_at_least: bool,
     /// Position of the device in the machine, as far as sysfs shows it.
     pub locality: Locality,

@@ -39,9 +39,10 @@ impl Load {
     }
 
     /// Returns whether a put of `bytes` bytes may be sent now; false after a refusal, until
-    /// `Load::ask_again`. Otherwise a lane may always have its share under way (the budget divided
-    /// by the number of the port's lanes), and at least one put, because other lanes may be late to
-    /// report their bytes as done.
+    /// `Load::ask_again`. Otherwise true if the port's bytes under way, with the put, stay within
+    /// the budget. Other lanes may be late to report their bytes as done, so also true if the
+    /// lane's own bytes, with the put, stay within its share (the budget divided by the number of
+    /// the port's lanes), or if the lane has no bytes under way.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
         let fits = there.saturating_add(bytes) <= budget_bytes;
@@ -57,7 +58,7 @@ impl Load {
         std::mem::take(&mut self.has_refused)
     }
 
-    /// Returns whether a put was refused and none is admitted before `Load::ask_again`.
+    /// Returns true after a put was refused, until `Load::ask_again`: no put is admitted meanwhile.
     pub(crate) fn has_refused(&self) -> bool {
         self.has_refused
     }

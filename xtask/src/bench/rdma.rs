@@ -306,7 +306,7 @@ fn row_of(said: &str, bytes: u64) -> Option<Vec<f64>> {
     rows.into_iter().find(|row| row.len() >= 4 && row[0] == bytes as f64)
 }
 
-/// Returns the time of a message from the output of our programs.
+/// Returns the time of `what`, in microseconds, from the output of one of our programs.
 fn time_of(what: What, found: &Value) -> Option<f64> {
     let results = &found["results"];
     match what {

@@ -135,7 +135,7 @@ fn remove_build_dir(place: &str) -> Outcome {
 /// common build directory, the check's flags would cause a rebuild of everything. `toolchain`
 /// selects another toolchain, such as `+nightly`.
 fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outcome<Command> {
-    // `cargo` is rustup's proxy; `$CARGO` is the cargo of this toolchain only.
+    // `cargo` is rustup's proxy, which obeys `toolchain`; `$CARGO` is a single toolchain's cargo.
     let mut command = workspace::cargo(&Vec::from_iter(toolchain));
     command.env("CARGO_TARGET_DIR", target_dir()?.join(place)).env("RUSTFLAGS", flags);
     // Incremental builds only help repeated builds, and take most of the disk space.

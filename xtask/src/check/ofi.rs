@@ -111,7 +111,7 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);
         }
-        // ferroccl's own launcher sets this for its ranks; other suites run without it.
+        // As under ferroccl's own launcher; other suites run the tests without this variable.
         cargo.env(EAGER_LIMIT.0, EAGER_LIMIT.1);
         // With this, a test that finds no library fails instead of being skipped.
         cargo.env("FERROCCL_TEST_OFI", "1");

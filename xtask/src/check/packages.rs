@@ -35,8 +35,9 @@ const PACKAGES: &[&str] = &[
 /// Packages all crates of the library.
 pub(super) fn run() -> Outcome<Verdict> {
     remove_build_dir(FOLDER)?;
-    // Cargo unpacks and builds each version once per folder. In a reused folder, a crate would be
-    // built with the dependencies of an earlier run.
+    // Cargo unpacks each version of a crate into CARGO_HOME only once per path of the build folder.
+    // Under the path of an earlier run, a crate would be built with the dependencies that were
+    // unpacked in that run, although the folder itself has been removed.
     let since = UNIX_EPOCH.elapsed().map_err(|error| error.to_string())?;
     let own = target_dir()?.join(FOLDER).join(since.as_secs().to_string());
     show(cargo(PACKAGES).arg("--target-dir").arg(own))?;

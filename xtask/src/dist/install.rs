@@ -36,7 +36,8 @@ pub(super) fn check(scratch: &Path, name: &str, tarball: &Path, wheel: &Path) ->
     empty(scratch)
 }
 
-/// Installs the wheel and loads its plugin; returns the path that the wheel's command prints.
+/// Installs the wheel and loads its plugin; returns the plugin's path, which the wheel's command
+/// prints.
 fn install_wheel(environment: &Path, wheel: &Path) -> Outcome<PathBuf> {
     zig::environment(environment)?;
     let python = environment.join("bin/python");

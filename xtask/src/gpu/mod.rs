@@ -178,7 +178,7 @@ mod tests {
         folder
     }
 
-    /// Runs the checks by hand, without a GPU.
+    /// Runs the checks as a person would by hand, without a GPU.
     fn by_hand(folder: &Path) -> End {
         let mut checks = Command::new("python3");
         checks.current_dir(folder).args([SCRIPT, "--backend", "gloo", "--out", RESULTS]);

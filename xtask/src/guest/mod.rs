@@ -151,7 +151,8 @@ fn attempt(options: &Options) -> Result<u8, Failure> {
     machine.run(Duration::from_secs(options.timeout))
 }
 
-/// Installs missing programs and downloads the kernel. Other processes wait meanwhile.
+/// Installs missing programs and downloads the kernel. Other processes that need a guest wait
+/// meanwhile.
 fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     let path = cache.join("lock");
     let lock = File::create(&path).map_err(|error| cannot("open", &path, &error))?;

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tests_build_scripts_and_listed_files_may_read_variables() {
+    fn only_tests_and_build_scripts_and_listed_files_may_read_variables() {
         let read = "fn f() { std::env::var(\"A\"); }";
         assert_eq!(environment_of("src/lib.rs", "fn f() { std::env::args(); my_env::var(); }"), 0);
         assert_eq!(

@@ -84,7 +84,8 @@ fn each_rank_is_let_in_and_gets_the_contacts_of_its_elders() {
         let mut star = Star::new(ranks);
         for rank in (1..ranks).rev() {
             assert!(star.root.outcome().is_none());
-            // Lets one rank in at a time: settling all members each time would be quadratic.
+            // Reads only this rank's outbox. `Star::connect` reads the outboxes of all members, for
+            // each new member: that would take quadratic time.
             star.root.accepted(rank.into(), [1; 32], at(0));
             let mut member = MemberJoin::new(secret(), hello(rank, ranks), [2; 32]);
             for _ in 0..3 {
@@ -287,7 +288,7 @@ fn a_rank_that_ends_or_talks_out_of_turn_while_joining_is_named() {
 }
 
 #[test]
-fn a_member_reports_that_its_root_ended() {
+fn the_error_for_a_closed_connection_depends_on_its_stage() {
     let after = |count: usize, mut member: MemberJoin| {
         let mut star = Star::new(3);
         star.root.accepted(1, [1; 32], at(0));

@@ -221,14 +221,14 @@ fn all_ranks_leave_at_once_without_a_failure() {
 }
 
 #[test]
-fn leaving_ends_only_exchanges_without_a_part_of_the_leaver() {
+fn a_rank_that_leaves_ends_only_exchanges_that_lack_its_part() {
     let mut net = Net::linked(17, 3);
     for node in &mut net.nodes {
         node.control.contribute(vec![9]).unwrap();
     }
     (0..17).for_each(|rank| net.pump(rank));
     net.run_for(100);
-    // A rank with all parts may leave before others have read theirs.
+    // Rank 2 has read all parts; it may leave before the others have read them.
     assert!(net.nodes[2].control.gathered(0).unwrap().is_some());
     net.carry_out(Plan::Leave(2));
     net.run_for(100);

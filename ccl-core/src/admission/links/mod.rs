@@ -118,7 +118,7 @@ struct Peer {
     seals: bool,
     /// Memory that the peer's CTS have named: the key in the CTS, and the imported memory.
     imports: Vec<(RemoteKey, RemoteMr)>,
-    /// Both ends of each link, channel by channel.
+    /// This rank's receiving end and sending end of each link, channel by channel.
     links: Vec<(Inbound, Outbound)>,
     /// Version of the striping that the lane uses towards the peer.
     striping: u64,

@@ -2,10 +2,10 @@
 //!
 //! * **Zero-copy send**: the put of a message reads its payload from the caller's memory instead of
 //!   its staging slot, which stays reserved. Before the caller's memory is written or given back,
-//!   it is *reclaimed*. Where a lane moves bytes late
-//!   ([`Caps::redirects`](crate::transport::Caps::redirects)), reclaiming copies the payloads that
-//!   the peer has not acknowledged to their staging slots. Where hardware reads payloads,
-//!   reclaiming waits for the acknowledgement, a round trip.
+//!   it is *reclaimed*. A lane *moves bytes late* if a put under way can still get another source
+//!   or target ([`Caps::redirects`](crate::transport::Caps::redirects)). With such a lane,
+//!   reclaiming copies the unacknowledged payloads to their staging slots. Where hardware reads
+//!   payloads, reclaiming waits for the acknowledgement, a round trip.
 //! * **Direct placement**: the receiver names memory for the payload of a link's next message. A
 //!   lane that moves bytes late writes the payload to this memory instead of the slot. No CTS is
 //!   sent: the sender addresses the slot as usual, and the receiver's lane redirects the payload.

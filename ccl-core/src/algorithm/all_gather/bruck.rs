@@ -1,6 +1,6 @@
-//! Bruck's `all_gather`: on the circle of ranks, a rank receives from the ranks that are 1, 2, 4,
-//! and so on after it. Each sender sends all blocks that it has by then and that the receiver
-//! lacks.
+//! Bruck's `all_gather`: on the circle of ranks, a rank receives from the ranks that follow it at
+//! distances 1, 2, 4, and so on. Each sender sends all blocks that it has by then and that the
+//! receiver lacks.
 //!
 //! ```text
 //!   of 5 ranks, rank 3:   has 3

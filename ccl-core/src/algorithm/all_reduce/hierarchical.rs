@@ -16,7 +16,7 @@
 //! buffer once if there are two hosts. Inside a host each cut is forwarded as soon as it arrives.
 //! Steps: 4. Messages per rank to other hosts: 2(H-1). The schedules of a host's ranks handle the
 //! cuts one by one in the same order, so that no message ever waits for a message behind it on the
-//! same link. Source: the two levels are folklore; the phases across hosts are the two of
+//! same link. Source: the two levels are folklore; the two phases across hosts are those of
 //! `direct_two_phase`.
 
 use crate::algorithm::common::{Names, Position, Run, across, each, inside, runs};

@@ -31,7 +31,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 
 /// Scratch buffer for the blocks that are gathered for a message.
 const GATHERED: u8 = 0;
-/// Scratch buffer for the blocks of a received message that come from unevenly spaced ranks.
+/// Scratch buffer for the blocks of a message from a host whose ranks are unevenly spaced.
 const ARRIVED: u8 = 1;
 
 fn schedule(params: &Params<'_>) -> RankSchedule {

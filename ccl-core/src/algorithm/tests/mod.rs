@@ -73,7 +73,7 @@ fn a_ring_program_for_two_slots_deadlocks_over_single_slots() {
 
 #[test]
 #[should_panic(expected = "in rank order")]
-fn a_false_claim_about_the_order_is_found() {
+fn an_algorithm_that_falsely_claims_rank_order_is_found() {
     let world = World::new(Collective::AllReduce, 3, 0, 40);
     let ring = find(world.collective, "ring").unwrap();
     symbolic::run(&Algorithm { order: Order::Rank, ..*ring }, &world, false);

@@ -116,8 +116,8 @@ impl World {
         Layout::vector(&counts, &starts, split, 1)
     }
 
-    /// Returns the blocks, each with the rank of its input, that make up block `block` of `rank`'s
-    /// output.
+    /// Returns the blocks that make up block `block` of `rank`'s output: for each, the rank whose
+    /// input contains the block, and the block's number in that input.
     pub(super) fn expected(&self, rank: Rank, block: u32) -> Vec<(Rank, u32)> {
         let everybody = |block: u32| (0..self.ranks).map(|from| (from, block)).collect();
         match self.collective {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Returns whether input and output may coincide: blocks have equally many elements in both.
+    /// Returns whether input and output may coincide: each block must have the same length in both.
     pub(super) fn has_in_place(&self) -> bool {
         !matches!(self.collective, C::AllToAllV | C::SendRecv)
     }

@@ -187,7 +187,7 @@ fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> 
 }
 
 #[test]
-fn a_product_is_the_same_whether_added_at_once_or_sent_first() {
+fn a_scaled_term_gives_the_same_sum_whether_stored_first_or_added_directly() {
     for data_type in DataType::ALL {
         let mut random = Random(11 + data_type as u64);
         let mut term = || {

@@ -151,7 +151,7 @@ pub type Close = unsafe extern "C" fn(*mut c_void) -> NcclResult;
 /// device code uses.
 pub type GetDeviceMr =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Arguments: the receiving communicator, a count, the request.
+/// Arguments: the receiving communicator, the number of buffers of the receive, its request.
 pub type IrecvConsumed = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> NcclResult;
 
 /// Argument: the context.

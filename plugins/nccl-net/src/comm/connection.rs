@@ -211,7 +211,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Polls the lane. Returns its events, to be given back with [`Connection::give_back`].
+    /// Polls the lane. Returns its events; [`Connection::give_back`] takes the list back for reuse.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Vec<Event>, TransportError> {
         self.pumped = now;
         let mut events = std::mem::take(&mut self.events);

@@ -328,7 +328,8 @@ impl Receiver {
             }
             group.stage = Stage::Vacant;
             group.id = id.next();
-            // Otherwise the acknowledgement leaves only with a later put or poll of this side.
+            // Without the flush, the acknowledgement of the messages would leave only with a later
+            // put or poll of this side.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
                 connection.flush_acknowledgements(now);
             }
@@ -594,8 +595,8 @@ impl Receiver {
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
     /// announced. A quarter is enough while messages are held or slots are not guessed, because
     /// then the peer may need a slot for a message with a CTS. The peer reserves at least a quarter
-    /// of all slots for such messages. As long as less than a quarter of all slots are free but not
-    /// announced, the peer can use at least one reserved slot.
+    /// of all slots for such messages, so it can use at least one reserved slot as long as less
+    /// than a quarter of all slots are free but not announced.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -701,8 +702,8 @@ impl Receiver {
         number
     }
 
-    /// Withdraws deregistered memory. Deregistration has withdrawn it only from the communicator
-    /// that NCCL passed; others, such as this one, may have used the same memory.
+    /// Withdraws deregistered memory. `deregMr` withdraws memory only from the communicator that
+    /// NCCL passes to it, but other communicators, such as this one, may have used the same memory.
     fn forget_gone(&mut self) {
         let gone = |known: &Known| known.memory.strong_count() == 0;
         while let Some(known) = self.known.iter().find(|known| gone(known)) {

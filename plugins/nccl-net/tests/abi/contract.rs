@@ -39,7 +39,7 @@ fn a_device_has_properties_but_a_number_past_the_last_device_is_an_error() {
 }
 
 #[test]
-fn the_log_has_a_line_for_each_end_of_a_connection() {
+fn the_log_has_a_line_for_each_side_of_a_connection() {
     let _turn = ONE_AT_A_TIME.lock();
     pair::LOG.lock().unwrap().clear();
     for _ in 0..3 {

@@ -90,7 +90,7 @@ fn a_receiver_that_is_gone_is_a_remote_error() {
 }
 
 #[test]
-fn a_listener_accepts_many_peers_and_strangers_disturb_none_of_them() {
+fn strangers_do_not_disturb_a_listener_that_accepts_many_peers() {
     let context = init();
     let Listening(listener, handle) = listen(context);
     // SAFETY: any 128 bytes are a handle.

@@ -281,7 +281,8 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
     let regions: Vec<Region> =
         (0..ranks * ranks * channels).map(|_| Region::private(shape.link_bytes())).collect();
-    // Receivers grant credits, so all receivers are made before the first sender.
+    // A receiver gives the credits for its slots when it is made. All receivers are made before the
+    // first sender, so each sender finds its credits at its first use.
     let mut receivers: Vec<Option<Receiver>> =
         regions.iter().map(|region| Some(Receiver::new(region, shape).unwrap())).collect();
     let mut all = Vec::new();

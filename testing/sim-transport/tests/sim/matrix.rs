@@ -105,8 +105,9 @@ impl Member {
         }
     }
 
-    /// Ends a call. Returns false if the survivors of a failure have agreed on the completed calls,
-    /// or soon will: this call must then fail. The control plane may report the failure only later.
+    /// Ends a call and returns true. If the survivors of a failure have agreed on the completed
+    /// calls, or soon will, returns false instead: the call must then fail, as soon as the control
+    /// plane reports the failure, which may be later.
     fn end(&mut self, round: &Round, net: &ControlNet, now: Instant) -> bool {
         let counted = self.completed + u64::from(self.plant != Plant::CountsTooLittle);
         let ends = net.nodes[self.rank as usize].completed.finish(counted);

@@ -263,7 +263,8 @@ struct Hole {
 impl Faults for Hole {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let WorkRequest::Put { id, local, .. } = work;
-        // Puts of credits have no bytes, and the next credit makes up for a lost one.
+        // Only messages count. Puts of credits have no bytes; losing one would do no harm, because
+        // the next credit makes up for it.
         self.messages += u32::from(local.bytes > 0);
         if self.messages == 10 && local.bytes > 0 {
             events.push(Event::Done { id });
@@ -378,8 +379,8 @@ fn dropped_links_say_farewell_to_all_peers_before_they_detach_from_any_peer() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A failed call withdraws memory while puts to two peers still read it. The links to these peers
-/// say both farewells before either link detaches.
+/// A failed call withdraws memory while puts to two peers still read it. The link to each of these
+/// peers says farewell before either link detaches.
 #[test]
 fn links_that_lose_their_memory_all_say_farewell_before_any_of_them_detaches() {
     let job = Job::new(3, find("ring"), 1);

@@ -125,8 +125,8 @@ fn the_budget_is_shared_and_reached() {
     }
 }
 
-/// The budget has 60 slots for 15 links, of which each has two reserved. The window of the only
-/// link in use grows from its two reserved slots to all eight slots that a link can have.
+/// The budget has 60 slots for 15 links; two slots are reserved for each link. The window of the
+/// only link in use grows from its two reserved slots to all eight slots that a link can have.
 #[test]
 fn idle_peers_leave_their_credits_to_others() {
     let time = |slots: u32| {
@@ -148,7 +148,7 @@ fn idle_peers_leave_their_credits_to_others() {
     assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
 }
 
-/// Links that request credits of the pool at the same time get one credit each in turn, so both
+/// Two links that request credits of the pool at the same time get one credit each in turn, so both
 /// get equally many.
 #[test]
 fn links_that_ask_at_the_same_time_get_equally_many_credits() {

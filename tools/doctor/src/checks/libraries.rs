@@ -1,5 +1,5 @@
 //! Native libraries, which are opened at run time and never linked: the checks report which
-//! libraries are installed, and which features are lost without those that are missing.
+//! libraries are installed, and which features are lost because others are missing.
 
 use std::collections::BTreeSet;
 

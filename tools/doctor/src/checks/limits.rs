@@ -6,7 +6,7 @@ use ccl_machine::devices;
 
 /// Least limit of locked memory: twice what a communicator's slots need by default.
 const LOCKED_BYTES_MIN: u64 = 64 << 20;
-/// Least soft limit of open files: its usual default.
+/// Least soft limit of open files: the usual default of this limit.
 const FILES_MIN: u64 = 1024;
 /// Number of open files that the hard limit must allow: one or two connections to each of a few
 /// thousand peers.

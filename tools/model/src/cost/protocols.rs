@@ -16,13 +16,13 @@ pub struct Protocol {
     pub slot_bytes: usize,
 }
 
-/// Name of a protocol, its latencies, its rate as a part of the bandwidth within a host, and the
+/// Name of a protocol, its latencies, its rate as a share of the bandwidth within a host, and the
 /// bytes of a message. One message of the model stands for one of NCCL's buffer slots on each of 16
 /// channels, and has the bytes of all 16.
 type Row = (&'static str, [f64; 4], f64, usize);
 
 /// NCCL's protocols. The latencies are those of NCCL's model (`tuning.cc` of NCCL 2.30) in
-/// microseconds: of a call, and of a step over NVLink, PCIe and the network. The parts of the
+/// microseconds: of a call, and of a step over NVLink, PCIe and the network. The shares of the
 /// bandwidth are calibrated with measurements of p5 clusters, and of eight A100 at sizes below and
 /// above 1 MiB ([`super::curve`], [`super::cluster`]).
 const NCCL: [Row; 3] = [
@@ -30,7 +30,7 @@ const NCCL: [Row; 3] = [
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
     ("Simple", [8.4, 3.4, 5.7, 14.0], 0.82, 8 << 20),
 ];
-/// Rate of a protocol as a part of the network's bandwidth, divided by its rate as a part of the
+/// Rate of a protocol as a share of the network's bandwidth, divided by its rate as a share of the
 /// bandwidth within a host.
 const BETWEEN: f64 = 0.86 / 0.82;
 

@@ -308,7 +308,7 @@ impl Job {
         format!("{}, node {}", path_of(&self.prefix, rank), entry.node)
     }
 
-    /// Returns the calls on which all ranks agree.
+    /// Checks that the ranks agree on all calls and messages, and lists each of these once.
     ///
     /// # Errors
     ///

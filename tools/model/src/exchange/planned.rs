@@ -120,8 +120,8 @@ impl Unrolling {
         (0..extent.parts.total).map(elements).sum::<u64>() * self.element_bytes
     }
 
-    /// Returns the tag of a message. Tags number the nonempty messages to or from a peer in order,
-    /// so that both sides agree.
+    /// Returns the tag of a message: its number among the nonempty messages from the same sender to
+    /// the same receiver. Both sides count these messages alike, so they agree on the tag.
     fn tag(&mut self, sends: bool, peer: Rank, bytes: u64) -> u64 {
         let next = self.tags.entry((sends, peer)).or_insert(0);
         let tag = *next;

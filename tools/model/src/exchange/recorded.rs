@@ -240,8 +240,8 @@ impl Communicator {
         all.filter(|operation| operation.collective.is_some())
     }
 
-    /// Returns the range of collectives that all ranks have, by number. Dumps of ranks that have
-    /// advanced unequally begin and end at different collectives.
+    /// Returns the numbers of the collectives that all ranks have, as a range. Dumps of ranks that
+    /// have advanced unequally begin and end at different collectives.
     fn common(&self) -> RangeInclusive<u64> {
         let ends = self.operations.values().map(|of| {
             let mut turns = of.values().filter(|one| one.collective.is_some()).map(Operation::turn);
@@ -261,7 +261,8 @@ impl Operation {
     }
 }
 
-/// Returns whether a rank's recording is complete: every operation is there, with its peers.
+/// Returns whether a rank's recording is complete: it has every operation, and the peers of each
+/// group of sends and receives.
 fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
     let is_known = |operation: &Operation| {
         let Operation { collective, sends, recvs, .. } = operation;
@@ -359,8 +360,8 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<Action
     if root >= ranks {
         return Err(wrong(format!("root {root} is too high for {ranks} ranks")));
     }
-    // A rank that is not the root may have only the smaller buffer, and `bytes` is then the size of
-    // that buffer. `count` is the same on all ranks.
+    // A rank that is not the root may have only the smaller buffer, and `operation.bytes` is then
+    // the size of that one. So the larger size is computed from `count`, the same on all ranks.
     let blocks = collective.even_blocks(ranks).filter(|_| !is_uneven);
     let bytes = match (blocks, operation.count, &operation.data_type) {
         _ if collective == Collective::Barrier => Some(0),
@@ -473,7 +474,8 @@ mod tests {
             call.replace("\"what\"", "\"sequence\":1,\"what\"")
         };
         let lines = |last: &str| {
-            // Ranks 2, 0 and 1 of the job are ranks 0, 1 and 2 of "b"; rank 0 also sends to itself.
+            // In "b", ranks 2, 0 and 1 of the job are ranks 0, 1 and 2. Rank 0 of "b" also sends to
+            // itself.
             let first = [group(1, 0, "[1,70],[0,8]", "[0,8]"), reduce(2)].join(",");
             let second = [group(1, 0, "[2,30]", "[0,70]"), reduce(2), group(3, 1, "[2,5]", "")];
             let third = [group(1, 0, "", "[1,30]"), reduce(2), last.to_owned()].join(",");

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_job_and_an_unknown_algorithm_are_refused() {
+    fn an_unknown_algorithm_and_a_job_with_too_many_ranks_are_refused() {
         let (job, topology) = (job([0; 3]), presets::find("h100").unwrap().topology());
         let agreed = job.agreed().unwrap();
         let error = Replay::new(&job, &agreed, &topology, None).unwrap_err();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_output_is_refused_with_the_line() {
+    fn an_error_in_the_output_is_reported_with_its_line() {
         let nodes: &[&str] = &["nn-a"];
         for (text, words) in [
             (example().replacen("\"nn-c\"", "7", 1), "it.json:12: invalid type: integer `7`"),

@@ -92,7 +92,8 @@ impl Found<'_> {
         }
     }
 
-    /// Adds the ports of RDMA devices, and hardware interfaces that RDMA does not use.
+    /// Adds the ports of RDMA devices, and hardware interfaces that share no PCI function with
+    /// them.
     fn nics(&mut self) {
         let mut rdma = devices::rdma(self.files);
         for PortInfo { device, locality, .. } in self.told {

@@ -1,9 +1,8 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
 //! The format has no host bridges, and one NVSwitch stands for all NVSwitches of a machine. When a
-//! machine is written, attributes whose values this model has are computed from the model; a part's
-//! other attributes are written as they were read. NVLinks to processors, and unknown elements, are
-//! not read.
+//! machine is written, the attributes in [`Part::nccl`] are written as they were read, and all
+//! others are computed from the model. NVLinks to processors, and unknown elements, are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -599,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_file_is_refused_with_the_line() {
+    fn an_error_in_a_file_is_reported_with_its_line() {
         for (text, words) in [
             ("<system", "it.xml: "),
             ("<graphs/>", "it.xml:1: this is not NCCL's topology"),

@@ -100,8 +100,8 @@ fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
                 at,
                 format!(
                     "tiers and nodes disagree whether \"{}\" and \"{other}\" are below the same \
-                     \"{name}\"; list the hosts below each node one after another, as many as a \
-                     group of the tier has, or leave out the tiers",
+                     \"{name}\"; list the hosts below each node one after another, each node \
+                     with as many hosts as a group of the tier, or leave out the tiers",
                     host.id
                 ),
             ));

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn crossing_bytes_are_listed_by_tier_the_highest_first() {
+    fn crossing_bytes_are_listed_from_the_highest_tier_down() {
         // Racks of two hosts, zones of 192 racks.
         let bytes = Bytes::from([((0, 1), 1), ((1, 2), 10), ((2, 3), 100), ((3, 9), 1)]);
         let crossing = crossing(&bytes, &[0, 0, 1, 400], &fabric());

@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_text_is_refused_with_the_line() {
+    fn an_error_in_a_text_is_reported_with_its_line() {
         let part = |text: &str| machine(text, "", "");
         let gpus = "{ name = \"a\", kind = \"gpu\", under = \"n\" },\n\
                     { name = \"b\", kind = \"gpu\", under = \"n\" },\n";

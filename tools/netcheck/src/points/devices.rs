@@ -39,12 +39,12 @@ fn several_as_one(side: &Side) -> Outcome {
     demand(made >= PARTS.len() as i32 && now > made, || {
         format!(
             "makeVDevice returned device {made}, and the device count went from {count} to {now}: \
-             expected a number above those of the parts, and a count that includes the new device"
+             expected a device number above those of its parts, and a count above that number"
         )
     })?;
     describes(&net, made)?;
     // First both sides use the merged device, then only the receiver does, then only the sender.
-    // The peer of that one side uses one of the parts.
+    // A side that does not use the merged device uses one of its parts.
     let ways = [(made, made), (made, 0), (1, made)];
     for (receiver, sender) in ways {
         let device = if side.role == Role::Receiver { receiver } else { sender };

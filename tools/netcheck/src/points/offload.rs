@@ -13,8 +13,8 @@ use crate::stop::{Outcome, demand, failed, skipped};
 
 pub(super) const DEVICE_HANDLES: Point = Point::pair(
     "device_handles",
-    "connect and accept leave the device handle NULL, or return one of the type and version that \
-     getProperties reports.",
+    "connect and accept leave the device handle NULL, or return a handle that has the type and \
+     version that getProperties reports.",
     device_handles,
     device_handles,
 )

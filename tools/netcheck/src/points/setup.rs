@@ -146,7 +146,7 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
 }
 
 /// Returns the defect of a device's PCI path, if any. NCCL attaches devices that are not on the PCI
-/// bus to the first processor.
+/// bus to the first processor, so their paths need no bus id.
 fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     let path = path?;
     let place = Path::new(path);

@@ -19,9 +19,9 @@ enum Direction {
     To,
 }
 
-/// Paths with a common feature. If two groups explain the slower paths equally well, the lesser one
-/// in the order of this type is reported. So wider groups are declared before narrower ones. The
-/// number of a host is that of the first rank on it.
+/// Paths with a common feature. If two groups explain the slower paths equally well, the one that
+/// comes first in the derived order is reported. Wider groups are declared before narrower ones, so
+/// that they are preferred. The number of a host is that of the first rank on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     All,

@@ -75,7 +75,7 @@ pub fn llama_3_8b_units() -> Vec<Parameters> {
 /// Number of bytes that fills the first bucket: small, so that communication begins early.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
-/// Number of bytes that fills each other bucket, as in DistributedDataParallel.
+/// Number of bytes that fills each later bucket, as in DistributedDataParallel.
 const BUCKET_BYTES: usize = 25 << 20;
 
 /// Returns the number of elements of each gradient bucket, in the order in which the backward pass

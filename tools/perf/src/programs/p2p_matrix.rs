@@ -77,7 +77,8 @@ impl Extra {
         Ok(old)
     }
 
-    /// Returns the baseline to compare with, if one is given and its rounds are enough.
+    /// Reads the baseline to compare with, if one is given. Checks that its rounds and those of
+    /// this run are enough.
     fn read(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
         let rounds = self.rounds() as usize;
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());

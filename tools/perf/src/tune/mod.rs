@@ -97,8 +97,8 @@ pub fn measure(
     // Earlier measurements and a deterministic order of reduction are switched off.
     config.tuning = Tuning::NONE;
     config.deterministic = false;
-    // A communicator that measures the network adapts tunables to it. Here it must use exactly the
-    // tried values; the network is measured below.
+    // A communicator that measures the network adapts tunables to the result. Here communicators
+    // must use exactly the tried values; the network is measured below.
     if config.check_network == NetworkCheck::Measure {
         config.check_network = NetworkCheck::Assumed;
     }

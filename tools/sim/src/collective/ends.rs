@@ -1,4 +1,5 @@
-//! The two ends of a link: credits of the sender, and arrived and freed slots of the receiver.
+//! The two ends of a link: credits of the sender; arrived messages and freed slots of the
+//! receiver.
 
 use ccl_core::admission::{Receiver, Sender};
 

@@ -327,7 +327,7 @@ mod tests {
         let mut rate = Rate::new(LINE, dcqcn.alpha);
         rate.will_hear(1e-3);
         rate.react(&dcqcn, 1e-3);
-        // A notice in flight at the end of the run still counts.
+        // A notice in flight at the end of the run counts only if senders rest until it arrives.
         rate.will_hear(1.01e-3);
         let mut senders = Senders { rates: vec![rate], ended_s: 1.005e-3 };
         let mut none = senders.clone();

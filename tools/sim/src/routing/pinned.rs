@@ -4,7 +4,7 @@
 //! Pinned paths are perfect if a job has whole racks and all links work: for example, 16 NICs of a
 //! rack send to the 16 slices of one other rack, each over an uplink of its own. If a rack's hosts
 //! send to hosts of different racks, several destinations can have the same slice, and their
-//! traffic then shares one uplink. A failed uplink shifts the slices after it onto other uplinks.
+//! traffic then shares one uplink. If uplink k fails, the slices from k on move to other uplinks.
 
 use super::Key;
 use super::ecmp;

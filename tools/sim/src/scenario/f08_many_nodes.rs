@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     source: "with 16 uplinks, on 128 training nodes, TE is 5 % to 10 % faster than E-ECMP in \
              all_reduce and all_to_all (§5.5.2, Figure 10)",
     parameters: &[
-        Parameter { name: "hosts", value: 128.0, what: "hosts of eight NICs, two to a rack" },
+        Parameter { name: "hosts", value: 128.0, what: "hosts of eight NICs; two hosts to a rack" },
         Parameter {
             name: "uplinks",
             value: 16.0,

@@ -190,8 +190,8 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If a parameter is unknown, the experiment needs its own network, or it cannot run with these
-    /// parameters.
+    /// If a parameter is unknown; if a network is given, but the experiment needs its own; if the
+    /// experiment cannot run with these parameters.
     pub fn run(&self, ask: &Ask<'_>) -> Result<Report, SimError> {
         let parameters = self.on(ask.on)?;
         let setting = Setting::new(ask, &parameters)?;
@@ -417,8 +417,8 @@ fn queued(
     Ok(queued)
 }
 
-/// Orders the flows of each sender at random, with at most `at_a_time` in flight, as with ranks
-/// that are out of step.
+/// Orders the flows of each sender at random, as if ranks were out of step. A sender has at most
+/// `at_a_time` flows in flight.
 fn in_turn(flows: &mut [queues::Flow], at_a_time: u32, seed: u64) {
     let mut random = Random::new(seed);
     let mut by_sender: BTreeMap<u32, Vec<u32>> = BTreeMap::new();

@@ -79,7 +79,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         for (group, time_s) in groups.iter().zip(times) {
             findings.note(format!("{algorithm}, {group}"), Unit::Seconds, time_s);
         }
-        let what = format!("{algorithm}: time that a late rank costs, as part of its delay");
+        let what = format!("{algorithm}: time that a late rank costs, as a part of its delay");
         let cost = (times[1] - times[0]) / late_s.max(1e-12);
         findings.expect(what, Unit::Part, cost, Expected::Between(0.0, 1.0));
         let what = format!("{algorithm}: time with a slow host, over the time without it");

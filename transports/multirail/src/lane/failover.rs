@@ -54,8 +54,8 @@ impl RailsLane {
         }
     }
 
-    /// Answers a peer that has closed its end of a rail. Before it answers, this side takes in all
-    /// arrivals over the rail, and then closes its own end.
+    /// Answers a peer that has closed its end of a rail. First takes in all arrivals over the rail,
+    /// and then closes this side's end.
     pub(super) fn answer(&mut self, number: usize, down: &RailFailure, now: Instant) {
         let at = usize::from(down.rail);
         let rail = |lane: &RailsLane| {

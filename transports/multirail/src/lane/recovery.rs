@@ -175,8 +175,8 @@ impl RailsLane {
         self.send_keys(number, at, Note::Ready);
     }
 
-    /// Sends the keys of the memory that this side shares with the peer over the rail that they are
-    /// for, and then the note `then`.
+    /// Sends, over a rail, this rail's keys of the memory that this side shares with the peer, and
+    /// then the note `then`.
     pub(super) fn send_keys(&mut self, number: usize, at: usize, then: Note) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };

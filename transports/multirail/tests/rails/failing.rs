@@ -36,12 +36,13 @@ struct End {
     posted: usize,
     /// Number of times that each immediate has come.
     times: BTreeMap<u32, usize>,
-    /// Number of times that each put of the other side has arrived; `done` counts how often each
-    /// put of this side was done.
+    /// Number of times that each put of the other side has arrived.
     arrived: BTreeMap<usize, u32>,
+    /// Number of times that each put of this side was done.
     done: BTreeMap<u64, u32>,
-    /// Word that was written last; `word_done` is true if its put is done.
+    /// Word that was written last.
     word: u64,
+    /// True if no put of the word is under way.
     word_done: bool,
     notes: Vec<Vec<u8>>,
     lost: Option<String>,
@@ -295,8 +296,8 @@ fn a_rail_is_used_again_once_a_test_put_passes_over_it() {
     let sides = TwoSides::new([2, 2], conditions(), 3);
     let (world, mut random) = (&sides.world, Random::new(3));
     let mut ends = ends(&sides, 3000, 0);
-    // The rail connects again after two seconds, because a cut of the simulator stops puts but does
-    // not prevent connecting. The rail is up only after a test put has passed.
+    // The rail connects again after two seconds, while it is still cut: a cut stops puts but does
+    // not prevent connecting in the simulator. The rail is up only after a test put has passed.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;

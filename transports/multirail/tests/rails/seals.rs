@@ -1,6 +1,6 @@
 //! Short messages that are recognised by their seals while rails fail. A seal is a checksum in the
-//! slot, which shows that a message is complete before its immediate arrives. The bytes may come
-//! over a rail that fails before the immediate arrives, and come again over another rail.
+//! slot, which shows that a message is complete, even before its immediate has arrived. The bytes
+//! may come over a rail that fails before the immediate arrives, and come again over another rail.
 
 use std::time::Duration;
 

@@ -313,7 +313,7 @@ impl Endpoint {
     pub(crate) fn address(&self) -> Result<Vec<u8>, OfiError> {
         let mut address = vec![0; ADDRESS_BYTES_MAX];
         let mut bytes = address.len();
-        // SAFETY: the endpoint is enabled, and there is that much room.
+        // SAFETY: the endpoint is enabled, and `address` has room for `bytes` bytes.
         let returned = unsafe { fi_getname(self.raw, address.as_mut_ptr().cast(), &raw mut bytes) };
         self.check("fi_getname", returned)?;
         address.truncate(bytes);

@@ -129,8 +129,8 @@ pub unsafe fn fi_endpoint(
     call_required!((*domain).ops, endpoint(domain, info, endpoint, ptr::null_mut()))
 }
 
-/// Writes an endpoint's own address. `bytes` is the room for the address, and after the call the
-/// length of the address.
+/// Stores an endpoint's own address in `address`. `bytes` is the room for the address, and after
+/// the call the length of the address.
 ///
 /// # Safety
 ///

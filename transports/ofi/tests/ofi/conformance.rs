@@ -129,7 +129,7 @@ fn shm_between_processes_passes_the_suite() {
     assert!(report.passed(), "{report}");
 }
 
-/// Runs the other process. In an ordinary run this is an empty test.
+/// Serves a device in the process that [`Ofi::shm`] starts. In an ordinary run, does nothing.
 #[test]
 fn shm_of_the_other_process() {
     serve(|| open("shm", &Options::default()));

@@ -308,9 +308,10 @@ fn is_given_up_in_time(tls: bool) {
 /// cannot be reached. The other side does not report it as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
-    // The first limit is for a peer that cannot be reached. If a side has not polled for `AWAY` of
-    // `ccl_socket` or longer, this limit begins anew for it. The limit is longer than `AWAY`, so it
-    // cannot pass while a side does not poll.
+    // The first limit is for a peer that cannot be reached, and is longer than `AWAY` of
+    // `ccl_socket`. No pause between two polls of the connecting side can use up this limit: a
+    // pause below `AWAY` is shorter than the limit, and after any other pause the limit begins
+    // anew.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));

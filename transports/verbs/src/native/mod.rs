@@ -57,7 +57,7 @@ mod tests {
 
     /// Checks the advice for two kinds of RDMA objects. Other errors keep the advice of their call.
     #[test]
-    fn an_object_beyond_a_control_groups_limit_gets_advice_about_the_limit() {
+    fn an_error_at_a_control_groups_limit_of_objects_has_advice_about_the_limit() {
         let text = |call, code| failure(call, code, "other advice").to_string();
         for call in ["ibv_reg_mr", "ibv_create_qp"] {
             let said = text(call, libc::EAGAIN);

@@ -15,7 +15,7 @@ use super::{check, forget_errors, last};
 /// Capacity of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Number of writes under way.
+    /// Number of writes that may be under way.
     pub(crate) writes: u32,
     /// Number of immediates that may come before receive requests are renewed.
     pub(crate) immediates: u32,
@@ -87,9 +87,11 @@ pub(crate) struct Pair {
     _queue: Arc<Queue>,
     pair: NonNull<ibv_qp>,
     room: Room,
-    /// Requests in the form of libibverbs, made anew for every post.
+    /// Memory that each of `requests` reads: up to two ranges.
     sge_pairs: Vec<[ibv_sge; 2]>,
+    /// Prepared writes in the form of libibverbs; cleared by each post.
     requests: Vec<ibv_send_wr>,
+    /// Receive requests in the form of libibverbs, made anew for each post.
     receives: Vec<ibv_recv_wr>,
 }
 

@@ -221,7 +221,7 @@ fn poll_at(ends: &mut [End; 2], now: Instant) {
 }
 
 #[test]
-fn a_port_whose_link_comes_back_in_time_goes_on() {
+fn a_port_whose_link_comes_back_in_time_keeps_its_connections() {
     let (patience, moment) = (Options::default().link_within, Duration::from_millis(10));
     for side in [0, 1] {
         let mut ends = working(&options("1", true), 2);
@@ -235,7 +235,11 @@ fn a_port_whose_link_comes_back_in_time_goes_on() {
         ends[side].soft.set_link(true);
         go_on(&mut ends, |[one, other]| done(one) == [0, 1] && arrived(other) == [0, 1]);
         poll_at(&mut ends, since + 3 * patience);
-        assert_eq!(ends.each_ref().map(lost), [None; 2], "a restored link was lost");
+        assert_eq!(
+            ends.each_ref().map(lost),
+            [None; 2],
+            "a connection was lost after the port's link came back"
+        );
     }
 }
 

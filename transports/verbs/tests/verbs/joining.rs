@@ -89,9 +89,10 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let options = Options { silent_within, ..Options::default() };
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
-        // A side writes only after it has read, on the side connection, that the peer's queue pairs
-        // are connected. A put that arrives proves this only for its sender: the receiver may not
-        // have read the sender's message yet, since data may overtake it. So each side sends a put.
+        // A side writes only after it has read, on the side connection, the peer's message that its
+        // queue pairs are connected. A put that arrives proves that its sender has read such a
+        // message. The receiver may not have read the sender's message yet, since data may overtake
+        // messages. So each side sends a put.
         let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
         for (end, put) in ends.iter_mut().zip(puts) {
             end.lane.post(ccl_clock::now(), &[put]).unwrap();

@@ -245,8 +245,8 @@ fn a_lane_that_waits_for_budget_sleeps_only_briefly() {
     let mut ends = joined(&options("qps=2 budget=4K"));
     let puts: Vec<_> = (0..3).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
-    // Software devices carry writes only when one of them is polled. No lane of this test is polled
-    // while this one sleeps, so a completion can wake it only if a parallel test polls.
+    // Software devices carry writes only when one of them is polled. This test polls no lane while
+    // the first side's lane sleeps, so a completion can wake the lane only if another test polls.
     assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 3);
     let (start, long) = (ccl_clock::now(), Duration::from_secs(60));
     ends[0].lane.sleep(long);

@@ -22,7 +22,7 @@ pub(super) struct Mpi {
     pub(super) name: &'static str,
     directory: PathBuf,
     binary: PathBuf,
-    /// Variables that keep its ranks from sharing memory.
+    /// Environment variables that make its ranks use the provider, and not shared memory.
     variables: &'static [(&'static str, &'static str)],
 }
 

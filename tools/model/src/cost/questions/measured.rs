@@ -20,7 +20,7 @@ const ENGINEERING_ONLINE: &str = "engineering book, online in August 2026";
 pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "a100_all_reduce",
-        asks: "How long does NCCL's all_reduce take on eight A100, by its protocols?",
+        asks: "How long does NCCL's all_reduce take on eight A100, with each of its protocols?",
         formula: "T = a + B / W, with values of a and W for each protocol; fitted to 6 of the \
                   source's 20 sizes",
         source: ENGINEERING,
@@ -98,8 +98,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "nccl_latency",
-        asks: "What is the latency of a small all_reduce over NVLink nodes, by the constants in \
-               NCCL?",
+        asks: "What is the latency of a small all_reduce over NVLink nodes, computed from the \
+               constants in NCCL?",
         formula: "ring base + (2 (n - 1) - 2 (M - 1)) within + 2 (M - 1) net; trees base + 2 \
                   ((n / M - 1) within + log2(M) net); n = M D_n",
         source: "NCCL 2.30, tuning.cc",
