@@ -287,7 +287,7 @@ mod tests {
                 assert!(sender.ready());
                 put(&mut sender, b"x");
             }
-            assert!(!sender.ready(), "the sender used all {slots} credits");
+            assert!(!sender.ready(), "the sender is ready without a credit, {slots} slots");
             while receiver.ready() {
                 take(&mut receiver);
             }

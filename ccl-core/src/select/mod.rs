@@ -205,8 +205,8 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
-/// Returns the smallest slot, in bytes, that holds an algorithm's longest message: one element of
-/// the widest type for each part.
+/// Returns the size in bytes that slots must have at least for an algorithm: its message with the
+/// most parts must hold one element of the widest type for each part.
 #[must_use]
 pub fn message_bytes_min(algorithm: &Algorithm, hosts: &Hosts) -> usize {
     let params = Params { rank: 0, ranks: hosts.ranks(), root: 0, hosts };

@@ -19,7 +19,7 @@ Examples:
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385 --algo hierarchical -b 64M
   ferroccl place all_gather --on superpod-256 --hosts 31,0-3,17 --json")]
 pub(crate) struct Place {
-    /// Most frequent collective: all_reduce all_gather reduce_scatter broadcast reduce all_to_all …
+    /// The collective that the job calls most: all_reduce, all_gather, reduce_scatter, broadcast, …
     #[arg(required_unless_present = "traffic")]
     collective: Option<Collective>,
     /// Traffic of the ranks instead of a collective: a file of `ferroccl trace traffic`, `ferroccl

@@ -36,8 +36,8 @@ checks! {
     "shared-memory", memory::shared,
         "size and free space of /dev/shm";
     "container", memory::container,
-        "whether system calls are filtered and CAP_SYS_NICE is missing, sysfs has no PCI bus, or a \
-         virtual machine hides the switches of GPUs";
+        "whether sysfs has no PCI bus, whether a virtual machine hides the switches of GPUs, and \
+         whether system calls are filtered where CAP_SYS_NICE is missing";
     "affinity", numa::affinity,
         "the NUMA nodes of the processors that a process may use, and of the devices that it would \
          use: the device that FERROCCL_NEAR_PCI names, else the GPUs, else the RDMA devices, else \
@@ -64,7 +64,8 @@ checks! {
         "state of each port that FERROCCL_IB_HCA selects, /dev/infiniband, adapters without their \
          driver; on the running machine also whether ferroccl can use each port";
     "gids", rdma::gids,
-        "the entry of each port's GID table that would be used: whether it is RoCE v2 and routed";
+        "the entry of each port's GID table that would be used: whether it is RoCE v2, and whether \
+         its address can be routed";
     "mtu", rdma::mtu,
         "MTU of RoCE interfaces (whether packets carry 4096 bytes, and whether all these MTUs are \
          equal) and of other fast interfaces";

@@ -317,9 +317,9 @@ mod tests {
         // The source measured 1257.165 Gb/s for the large message and 374.391 Gb/s for the small
         // ones: the small ones take 3.36 times as long.
         about(slower(&A100_ALL_REDUCE), 3.36, 0.15);
-        // On H200, one program of the source measured 3722.8 and 1146.1 Gb/s, a ratio of 3.25; the
-        // predicted ratio is 40 % larger. The model is fitted to another program of the source,
-        // whose ratio is 36 % larger: 4.4 (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB).
+        // For H200, the source has two benchmarks. One measured 3722.8 and 1146.1 Gb/s, a ratio of
+        // 3.25. The other, to which the model is fitted, measured 473.1 and 107.16 GB/s (busbw at 4
+        // GiB and 4 MiB), a ratio of 4.4. So the prediction is 40 % above 3.25.
         about(slower(&H200_ALL_REDUCE), 3.25, 0.41);
     }
 

@@ -101,7 +101,7 @@ pub(crate) const COMPLETIONS_MAX: usize = 16;
 /// Bytes that are sent or written, and the descriptor of their registration.
 pub(crate) type Range = (*const u8, usize, *mut c_void);
 
-/// Largest number of ranges of one request: the head of a message, and two of a put.
+/// Largest number of ranges of one request: one for the head of a message, and two for a put.
 pub(crate) const RANGES_MAX: usize = 3;
 
 /// Ranges in libfabric's format; one empty range if there are none.

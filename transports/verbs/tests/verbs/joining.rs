@@ -53,7 +53,7 @@ fn sides_with_several_addresses_connect_in_a_common_subnet() {
 }
 
 #[test]
-fn a_peer_that_sends_notes_but_never_connects_is_lost_in_time() {
+fn a_peer_that_sends_notes_but_never_connects_is_lost_within_the_limit() {
     let join_within = Duration::from_secs(20);
     let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
     let start = ccl_clock::now();
@@ -89,10 +89,10 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let options = Options { silent_within, ..Options::default() };
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
-        // A side writes only after it has read, on the side connection, the peer's message that its
-        // queue pairs are connected. A put that arrives proves that its sender has read such a
-        // message. The receiver may not have read the sender's message yet, since data may overtake
-        // messages. So each side sends a put.
+        // Once an end's queue pairs are connected, it says so in a message on the side connection.
+        // An end posts RDMA writes only after it has read this message of the other end. So a put
+        // that arrives proves that its sender has read the message, but not that its receiver has
+        // read the sender's, since data may overtake messages. So each end sends a put.
         let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
         for (end, put) in ends.iter_mut().zip(puts) {
             end.lane.post(ccl_clock::now(), &[put]).unwrap();
