@@ -34,6 +34,12 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
 }
 
+/// Returns whether the processes of an installed provider share locks.
+pub(crate) fn shares_locks(name: &str) -> bool {
+    let all = providers().unwrap_or_default();
+    all.iter().any(|provider| provider.name == name && provider.shares_locks())
+}
+
 /// Removes files that killed processes have left in `/dev/shm` because they used [`SHM`]. libfabric
 /// names them `PID:UID:NUMBER`, and a later process with the same PID cannot use the provider.
 fn clear_shm() {

@@ -92,15 +92,15 @@ impl Communicator {
     /// survivors, except that its field `during` names the survivor itself.
     #[cold]
     pub(super) fn broken_before(&self) -> Error {
-        self.cause().map_or_else(
-            || Error::Broken {
+        match self.cause() {
+            Some(cause) => cause.error,
+            None => Error::Broken {
                 during: self.during(&NEW_CALL),
                 rank: self.rank(),
                 reason: self.broken.clone().unwrap_or_default(),
                 last_completed: None,
             },
-            |cause| cause.error,
-        )
+        }
     }
 
     /// Returns the cause of the communicator's end. If the survivors agree within [`AGREEMENT`],

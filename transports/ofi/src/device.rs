@@ -18,7 +18,7 @@ use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Info, transport_error};
 use crate::peer::{Mode, PeerTimeouts};
 use crate::posted::{Posted, lock};
-use crate::provider::{DATA_BYTES, is_limited};
+use crate::provider::{DATA_BYTES, LOCKED_EFFECT, is_limited, shares_locks};
 use crate::tag::Layout;
 
 /// Protocol between the two sides; the version changes with every change of their messages.
@@ -125,6 +125,10 @@ pub struct OfiDevice {
 impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
         let domain = Domain::open(info).map_err(transport_error)?;
+        let (provider, (major, _)) = (domain.info().provider(), domain.info().version());
+        if shares_locks(&provider, major) {
+            tracing::warn!("libfabric's provider {provider}: {LOCKED_EFFECT}");
+        }
         let mut writes = writes(domain.info(), &options);
         if writes && !options.always_writes {
             writes = Endpoint::open(&domain).map_err(transport_error)?.writes();

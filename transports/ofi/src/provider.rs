@@ -25,6 +25,15 @@ const LIMITED: &str = "tcp;ofi_rxm";
 /// `ofi_rxm` by default.
 const LIMITED_BEFORE: u32 = 120;
 
+/// Provider whose processes share spin locks, and the effect. The locks lie in shared memory, and
+/// nothing releases the lock of a process that has ended.
+const LOCKED: &str = "shm";
+pub(crate) const LOCKED_EFFECT: &str = "a rank that is killed or stopped can hold a lock of the \
+     provider's; a call of another rank then waits for the lock without a limit: use \
+     FERROCCL_TRANSPORT=shm, ferroccl's own shared memory, or libfabric 2.5";
+/// Major version of [`LOCKED`] without such locks: that of libfabric 2.5.
+const UNLOCKED: u32 = 205;
+
 /// A provider with reliable datagram endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provider {
@@ -70,8 +79,10 @@ impl Provider {
         if !self.automatic_progress {
             add("no progress of its own: data moves only while a rank is in a call");
         }
-        let major = self.version.split('.').next().and_then(|major| major.parse().ok());
-        if major.is_some_and(|major| is_limited(&self.name, major)) {
+        if self.shares_locks() {
+            add(LOCKED_EFFECT);
+        }
+        if self.major().is_some_and(|major| is_limited(&self.name, major)) {
             let (variable, value) = EAGER_LIMIT;
             all.push(format!(
                 "long messages begin with a request to the receiver, unless {variable}={value} is \
@@ -80,6 +91,22 @@ impl Provider {
         }
         all
     }
+
+    /// Returns whether a rank that is killed or stopped can make a call of another rank wait
+    /// without a limit, because the provider's processes share locks.
+    #[must_use]
+    pub fn shares_locks(&self) -> bool {
+        self.major().is_some_and(|major| shares_locks(&self.name, major))
+    }
+
+    fn major(&self) -> Option<u32> {
+        self.version.split('.').next()?.parse().ok()
+    }
+}
+
+/// Returns whether the processes of a provider of this major version share locks.
+pub(crate) fn shares_locks(name: &str, major: u32) -> bool {
+    name == LOCKED && major != UNLOCKED
 }
 
 /// Returns whether a provider of this major version reads [`EAGER_LIMIT`].
@@ -175,5 +202,11 @@ mod tests {
         assert!(EAGER_LIMIT.1.parse::<usize>().unwrap() >= HEAD_BYTES + PART_BYTES);
         assert!(is_limited("tcp;ofi_rxm", 117));
         assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));
+    }
+
+    #[test]
+    fn shm_shares_locks_except_in_2_5() {
+        assert!(shares_locks("shm", 117) && shares_locks("shm", 206));
+        assert!(!shares_locks("shm", 205) && !shares_locks("tcp", 117));
     }
 }

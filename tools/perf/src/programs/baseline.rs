@@ -427,6 +427,8 @@ mod tests {
         assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");
         let error = with(&|request| request.iterations = 1);
         assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");
+        let error = with(&|request| request.bandwidth_messages = 8);
+        assert!(error.contains("with groups of 16, but this run has groups of 8; "), "{error}");
     }
 
     #[test]
