@@ -28,6 +28,9 @@ pub struct Setup {
     pub done_when_written: bool,
     /// True if at most one connection is attached to each lane.
     pub one_connection: bool,
+    /// True if the host is known to have a core for each of its ranks. A waiting rank may then poll
+    /// where the means of waking it would cost time with each message.
+    pub has_core: bool,
     /// The longest time that a port may be down, or that a peer may be unreachable after a break,
     /// before the connections count as lost.
     pub link_within: Duration,
@@ -47,6 +50,7 @@ impl Setup {
             acknowledged: false,
             done_when_written: false,
             one_connection: false,
+            has_core: false,
             link_within,
             silent_within,
         }

@@ -41,6 +41,11 @@ impl PollCost {
     }
 }
 
+/// Returns whether this host has a core for each of its ranks.
+pub(super) fn has_core(local_ranks: usize) -> bool {
+    local_ranks <= std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// The policy of waiting: limits that are fixed when the communicator is made, and the length of
 /// the spin, which adapts.
 #[derive(Debug)]
@@ -62,8 +67,7 @@ impl WaitPolicy {
         poll_cost: PollCost,
         doorbell: Option<Doorbell>,
     ) -> WaitPolicy {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
+        let spin_max = if has_core(local_ranks) { config.spin } else { Duration::ZERO };
         let (park_after, spin) = (config.park_after, spin_max);
         WaitPolicy { spin, spin_max, park_after, poll_cost, doorbell }
     }

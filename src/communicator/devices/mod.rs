@@ -15,6 +15,7 @@ use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 
 use super::error::{Error, SetupError};
+use super::wait::has_core;
 use crate::transports::{self, Choice};
 use affinity::DeviceReports;
 
@@ -79,8 +80,9 @@ impl Devices {
         // alone on its host: connecting such devices takes an exchange among all ranks.
         let sharing = hosts.count() < ranks;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
+        let setup = Setup { has_core: has_core(near.len()), ..demands(config) };
         let shared = match choice.host.filter(|_| sharing) {
-            Some(kind) => Some(open(&*make(kind, config, config.dead_after)?, 0)?),
+            Some(kind) => Some(open(&*make(kind, config, &setup)?, 0)?),
             None => None,
         };
         let (mut described, mut budget_share) = (Vec::new(), 1.0);
@@ -92,9 +94,9 @@ impl Devices {
                 let devices = sharing.taken.iter().filter_map(|at| candidate.devices.get(*at));
                 described = devices.map(|device| device.description.clone()).collect();
                 budget_share = sharing.budget_share;
-                Some((kind, rails(config, &sharing, candidate)?))
+                Some((kind, rails(config, &setup, &sharing, candidate)?))
             }
-            (Some(kind), None) => Some((kind, open(&*make(kind, config, config.dead_after)?, 0)?)),
+            (Some(kind), None) => Some((kind, open(&*make(kind, config, &setup)?, 0)?)),
         };
         Ok(Devices { hosts, shared, network, near, rdma: described, budget_share })
     }
@@ -120,7 +122,7 @@ fn candidate(
     is_auto: bool,
 ) -> Result<Candidate, Error> {
     let of = |devices, lacks| Candidate { kind, devices, lacks, survey: DeviceReports::default() };
-    let transport = match make(kind, config, config.dead_after) {
+    let transport = match make(kind, config, &demands(config)) {
         Ok(transport) => transport,
         Err(error) if is_auto => return Ok(of(Vec::new(), error.to_string())),
         Err(error) => return Err(error),
@@ -198,13 +200,14 @@ pub(super) fn silent_within(config: &Config) -> Duration {
     config.timeout.saturating_mul(100)
 }
 
-/// Makes a transport. A port that is down for longer than `link_within` loses its connections.
-fn make(
-    kind: &TransportKind,
-    config: &Config,
-    link_within: Duration,
-) -> Result<Box<dyn Transport>, Error> {
-    let transport = (kind.make)(config, &Setup::new(link_within, silent_within(config)))?;
+/// Returns the demands on the only device of a rank.
+fn demands(config: &Config) -> Setup {
+    Setup::new(config.dead_after, silent_within(config))
+}
+
+/// Makes a transport.
+fn make(kind: &TransportKind, config: &Config, setup: &Setup) -> Result<Box<dyn Transport>, Error> {
+    let transport = (kind.make)(config, setup)?;
     if config.tls && kind.reach == Reach::Network && !kind.encrypts {
         return Err(SetupError::CannotEncrypt { transport: kind.name }.into());
     }
@@ -259,13 +262,13 @@ impl Sharing {
 /// failover is impossible, so messages are not tracked for failover.
 fn rails(
     config: &Config,
+    setup: &Setup,
     Sharing { taken, single, .. }: &Sharing,
     Candidate { kind, devices: found, .. }: &Candidate,
 ) -> Result<Arc<dyn Device>, Error> {
     // With several rails, the others take over, so a port that is down gets less time to recover.
-    let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
-    let acknowledged = !*single;
-    let setup = Setup { acknowledged, ..Setup::new(link_within, silent_within(config)) };
+    let link_within = if taken.len() > 1 { LINK_WITHIN } else { setup.link_within };
+    let setup = Setup { acknowledged: !*single, link_within, ..*setup };
     let transport = (kind.make)(config, &setup)?;
     let named = taken.iter().filter_map(|at| found.get(*at));
     let open = |device: &DeviceInfo| Ok((device.id.0.clone(), transport.open(&device.id)?));
@@ -393,7 +396,7 @@ mod tests {
 
         fn devices(&self) -> Vec<DeviceInfo> {
             let auto = Config::default();
-            let any = make(Choice::of(&auto).network.unwrap(), &auto, auto.dead_after).unwrap();
+            let any = make(Choice::of(&auto).network.unwrap(), &auto, &demands(&auto)).unwrap();
             let any = any.devices().remove(0);
             let device = |(name, layer): &(&str, LinkLayer)| DeviceInfo {
                 id: DeviceId((*name).to_owned()),

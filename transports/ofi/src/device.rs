@@ -58,6 +58,10 @@ pub struct Options {
     /// acknowledged: a message may be done before it has reached the peer's memory, or even the
     /// peer's provider.
     pub acknowledged: bool,
+    /// True if the provider wakes a sleeping lane, where the provider can do so. Otherwise, a
+    /// sleeping lane polls, every 50 µs at first and every millisecond in a long wait, and each
+    /// message takes less time.
+    pub woken: bool,
     /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which must be equal on all peers.
     pub eager_limit: String,
 }
@@ -72,6 +76,7 @@ impl Default for Options {
             join_within: Duration::from_secs(20),
             short_data: false,
             acknowledged: false,
+            woken: true,
             eager_limit: String::new(),
         }
     }
@@ -124,7 +129,7 @@ pub struct OfiDevice {
 
 impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
-        let domain = Domain::open(info).map_err(transport_error)?;
+        let domain = Domain::open(info, options.woken).map_err(transport_error)?;
         let (provider, (major, _)) = (domain.info().provider(), domain.info().version());
         if shares_locks(&provider, major) {
             tracing::warn!("libfabric's provider {provider}: {LOCKED_EFFECT}");

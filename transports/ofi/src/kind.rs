@@ -80,6 +80,7 @@ pub const KIND: TransportKind = TransportKind {
         let options = Options {
             interfaces: config.socket_interfaces.clone(),
             acknowledged: setup.acknowledged,
+            woken: !setup.has_core,
             link_within: setup.link_within,
             silent_within: setup.silent_within,
             join_within: config.timeout.max(setup.silent_within),

@@ -37,8 +37,14 @@ const TURNS_MAX: usize = 16;
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest sleep if the provider cannot wake a lane, or has not taken all puts.
+/// First sleep if the provider does not wake the lane, and longest sleep if it has not taken all
+/// puts.
 const NAP: Duration = Duration::from_micros(50);
+/// Longest sleep if the provider does not wake the lane.
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// Time that the lane has slept since the last completion, divided by its next sleep: a long wait
+/// takes little of the processor's time, and ends at most this fraction late.
+const NAPS: u32 = 32;
 
 /// Number of the next lane of the process. Registrations are keyed by lane.
 static LANES: AtomicU64 = AtomicU64::new(0);
@@ -81,6 +87,8 @@ pub(crate) struct OfiLane {
     /// Events that came during a farewell.
     deferred: Vec<Event>,
     checked: Instant,
+    /// Time that the lane has slept since the last completion, if the provider does not wake it.
+    slept: Duration,
     farewell: ShutdownWait,
 }
 
@@ -116,6 +124,7 @@ impl OfiLane {
             done: Vec::new(),
             deferred: Vec::new(),
             checked: Instant::ZERO,
+            slept: Duration::ZERO,
             farewell: ShutdownWait::default(),
         };
         // Receives may be posted from here on: the lane exists, so its `drop` will close the
@@ -269,6 +278,9 @@ impl OfiLane {
                         tracing::warn!(%error, "a packet of libfabric's protocol failed");
                         continue;
                     }
+                }
+                if !taken.is_empty() {
+                    self.slept = Duration::ZERO;
                 }
                 for completion in taken.iter() {
                     self.completed(group, &completion, requests, events);
@@ -698,19 +710,21 @@ impl Lane for OfiLane {
         if !self.done.is_empty() || !self.deferred.is_empty() {
             return;
         }
+        // Puts that the provider did not take are tried again soon.
+        let waits = self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty());
+        let longest = if waits { longest.min(NAP) } else { longest };
         let posted = lock(&self.posted);
         let bells = posted.endpoints.all().map(|(_, endpoint)| endpoint.bell());
         let bells = Vec::from_iter(bells);
         drop(posted);
         if bells.iter().any(|bell| matches!(bell, Bell::Silent)) {
-            return std::thread::sleep(longest.min(NAP));
+            let nap = (self.slept / NAPS).clamp(NAP, NAP_MAX).min(longest);
+            self.slept += nap;
+            return std::thread::sleep(nap);
         }
         if bells.iter().any(|bell| matches!(bell, Bell::Busy)) {
             return;
         }
-        // Puts that the provider did not take are tried again soon.
-        let waits = self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty());
-        let longest = if waits { longest.min(NAP) } else { longest };
         let hears = |peer: &&Peer| peer.ended.is_none() && peer.lost.is_none();
         let sides = self.peers.iter().flatten().filter(hears);
         let sides = sides.filter_map(|peer| peer.side.socket());

@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn the_number_of_incomplete_puts_of_a_peer_is_limited() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };
-        let mut inbox = Inbox::new(&Domain::open(info).unwrap()).unwrap();
+        let mut inbox = Inbox::new(&Domain::open(info, true).unwrap()).unwrap();
         let token = [0; TOKEN_BYTES];
         let head =
             |put| Head { token, number: 0, immediate: None, put, key: 0, offset: 0, total: 10 };

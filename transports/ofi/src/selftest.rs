@@ -128,7 +128,7 @@ impl Pair {
 pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> {
     let functions = functions()?;
     let info = best(functions, name)?.ok_or_else(|| TestError::Unknown(name.to_owned()))?;
-    let domain = Domain::open(info)?;
+    let domain = Domain::open(info, true)?;
     let mut contexts = [fi_context2 { internal: [std::ptr::null_mut(); 8] }; 4];
     let [at_recv, at_send, at_write, at_data] = contexts.each_mut().map(|at| &raw mut *at);
     let register = |region: Region| Memory::register(&domain, region, REMOTE);

@@ -37,6 +37,8 @@ pub(crate) struct Domain {
     pub(super) low_latency: Option<Info>,
     pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
+    /// True if completion queues have a descriptor that wakes a lane, where the provider can do so.
+    pub(super) woken: bool,
     /// Next key to request for registered memory; some providers choose keys themselves.
     next_key: AtomicU64,
     process: Pid,
@@ -48,8 +50,9 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// Opens the device that a provider offers (`info`).
-    pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
+    /// Opens the device that a provider offers (`info`). With `woken`, completion queues have a
+    /// descriptor that wakes a lane, where the provider can do so; each completion costs more then.
+    pub(crate) fn open(mut info: Info, woken: bool) -> Result<Arc<Domain>, OfiError> {
         let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);
         // The class needs a second endpoint. With `FI_MR_ENDPOINT`, memory is bound to one
@@ -64,7 +67,7 @@ impl Domain {
         let next_key = AtomicU64::new(1);
         let process = getpid();
         let raw = ptr::null_mut();
-        let mut domain = Domain { info, low_latency, fabric, raw, next_key, process };
+        let mut domain = Domain { info, low_latency, fabric, raw, woken, next_key, process };
         // SAFETY: the fabric is open, and was opened with the attributes of the same `info`.
         let returned = unsafe { fi_domain(fabric, domain.info.raw(), &raw mut domain.raw) };
         check(functions, "fi_domain", returned)?;
@@ -140,7 +143,7 @@ unsafe impl Sync for Memory {}
 /// because the provider copies with the CPU. Other providers refuse the flag.
 pub(crate) fn registers_dma_bufs(functions: &'static Functions, provider: &str) -> bool {
     let Ok(Some(info)) = Info::for_dma_bufs(functions, provider) else { return false };
-    let Ok(domain) = Domain::open(info) else { return false };
+    let Ok(domain) = Domain::open(info, false) else { return false };
     let (fd, len) = (-1, 4096);
     let memory = fi_mr_dmabuf { fd, offset: 0, len, base_addr: ptr::null_mut() };
     let attributes = domain.attributes((&raw const memory).cast(), LOCAL);

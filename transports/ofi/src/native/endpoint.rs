@@ -140,7 +140,7 @@ pub(crate) struct Endpoint {
 /// Means of waiting for an endpoint.
 #[derive(Debug)]
 pub(crate) enum Bell {
-    /// The provider cannot wake a lane.
+    /// The provider cannot wake a lane, or was not asked to.
     Silent,
     /// A completion, or work of the provider, is pending: a wait could miss it.
     Busy,
@@ -228,13 +228,14 @@ impl Endpoint {
             bell: None,
             domain,
         };
+        // The descriptor of EFA's provider stays readable after the first event, so a wait on it
+        // would not sleep.
+        let woken = made.domain.woken && made.domain.info.provider() != EFA;
         let mut queue = fi_cq_attr {
             size: 0,
             flags: 0,
             format: FI_CQ_FORMAT_DATA,
-            // The descriptor of EFA's provider stays readable after the first event, so a wait on
-            // it would not sleep.
-            wait_obj: if made.domain.info.provider() == EFA { FI_WAIT_NONE } else { FI_WAIT_FD },
+            wait_obj: if woken { FI_WAIT_FD } else { FI_WAIT_NONE },
             signaling_vector: 0,
             wait_cond: 0,
             wait_set: none,
@@ -574,7 +575,7 @@ mod tests {
     fn an_address_that_is_cut_off_is_refused() {
         for name in ["tcp", "tcp;ofi_rxm", "shm"] {
             let Some(info) = installed(name) else { continue };
-            let domain = Domain::open(info).unwrap();
+            let domain = Domain::open(info, true).unwrap();
             let endpoint = Endpoint::open(&domain).unwrap();
             let address = endpoint.address().unwrap();
             let error = endpoint.insert(&address[..address.len() - 1]).unwrap_err();

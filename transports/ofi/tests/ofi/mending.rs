@@ -81,7 +81,14 @@ impl Side {
 
 /// Returns two sides with a proxy between them.
 pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
+    pair_that_is(provider, true)
+}
+
+/// Returns two sides with a proxy between them. If `woken` is false, the provider does not wake
+/// their lanes.
+pub(crate) fn pair_that_is(provider: &str, woken: bool) -> ([Side; 2], Proxy) {
     let options = Options {
+        woken,
         interfaces: "lo".to_owned(),
         link_within: WITHIN,
         silent_within: WITHIN,
