@@ -43,7 +43,7 @@ fn assert_said(ended: &[(bool, String)], texts: &[&str]) {
 }
 
 #[test]
-fn an_empty_gid_row_is_named_with_the_rows_that_have_an_address() {
+fn an_error_names_an_empty_gid_row_and_the_rows_that_have_an_address() {
     let Some((devices, _turn)) = devices() else { return };
     let ended = run(&devices, 2, "sums", |_, mut command| {
         command.env("FERROCCL_IB_GID_INDEX", "77");

@@ -110,8 +110,8 @@ pub struct Control {
     roster: Vec<u8>,
     /// Initial neighbours that have been connected.
     linked: BTreeSet<Rank>,
-    /// Parts of exchanges for neighbours that have not connected yet. Other ranks may already start
-    /// an exchange, once their own neighbours have connected.
+    /// Parts of exchanges for neighbours that have not connected yet. Such parts exist because
+    /// other ranks may already start an exchange, once their own neighbours have connected.
     early: BTreeMap<Rank, Vec<u8>>,
     /// Ranks that could not be reached, with the earliest time of the next attempt.
     dial_backoff: BTreeMap<Rank, Instant>,
@@ -176,7 +176,7 @@ impl Control {
         self.facts.left.contains_key(&rank)
     }
 
-    /// Returns the counts of the connections at the control port that came to nothing.
+    /// Returns how many connections at the control port came to nothing, by reason.
     #[must_use]
     pub fn strays(&self) -> Strays {
         self.gate.strays
@@ -211,8 +211,8 @@ impl Control {
     }
 
     /// Returns the verdict if all its survivors are still here: only then can they go on together.
-    /// If a survivor has left, returns `None`: the lowest living rank starts another agreement when
-    /// it calls this function.
+    /// Returns `None` if a survivor has left; if the calling rank is the lowest living rank, it then
+    /// starts another agreement.
     ///
     /// # Errors
     /// Returns the errors of [`Control::verdict`].
@@ -302,8 +302,8 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Returns true if the communicator has ended and, at the same time, some neighbour that may
-    /// not know the reason can still connect.
+    /// Returns true if the communicator has ended and this rank should still wait for a neighbour:
+    /// one that lives, has not connected yet, and so may not know why the communicator has ended.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);

@@ -295,7 +295,8 @@ mod tests {
         }
     }
 
-    /// Checks the sender's lead in every lap, for any number of slots given back at once.
+    /// Checks in every lap by how many slots the sender is ahead, for any number of slots that the
+    /// receiver gives back at once.
     #[test]
     fn a_sender_is_never_ahead_by_more_than_the_slots() {
         for slots in [1, 2, 3, 8] {

@@ -62,8 +62,7 @@ impl World {
         self.state().schedule(at, SimEvent::Crash { rank });
     }
 
-    /// Crashes a rank after `things` more posts and events of the rank, counted together; 0 counts
-    /// as 1.
+    /// Crashes a rank after its next `things` posts and events, counted together; 0 counts as 1.
     pub fn crash_after(&self, rank: u32, things: u64) {
         if let Some(rank) = self.state().ranks.get_mut(rank as usize) {
             rank.crash_after = Some(things.max(1));

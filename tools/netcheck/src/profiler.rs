@@ -1,5 +1,6 @@
-//! NCCL's profiler, as a plugin sees it: each report of a plugin must belong to an event that came
-//! with a request.
+//! NCCL's profiler, as a plugin sees it. NCCL passes the handle of an event of its own with each
+//! request. A plugin reports the begin, the updates and the end of events that it has itself. The
+//! parent of such an event must be an event that NCCL has passed.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

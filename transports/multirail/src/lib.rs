@@ -6,9 +6,9 @@
 //!
 //! # Striping
 //!
-//! A put goes whole over one rail: the first rail that the link looks at, if that rail would
-//! complete the put within a microsecond; otherwise the rail with the earliest expected completion.
-//! The expected time is computed from the bytes that all links of the [`RailsDevice`] have under
+//! Each put goes whole over one rail. Each link has a preferred rail, which carries a put if it
+//! would complete the put within a microsecond. Otherwise, the rail with the earliest expected
+//! completion carries the put. The expected time is computed from the bytes that all links of the [`RailsDevice`] have under
 //! way on the rail's device, and from the rail's recently measured bandwidth.
 //!
 //! # A rail that fails
@@ -32,9 +32,9 @@
 //!
 //! The side that dialled tries again after two seconds, then at growing intervals. Over the new
 //! connection, each side sends the keys of its shared memory again; then the rail is used like the
-//! others. A peer's address may name only some of its devices ([`shorten`]). The peer sends the
-//! addresses of its other devices over the rails to the named devices. The rails to the other
-//! devices are then dialled like rails that recover.
+//! others. A peer's address may name only some of its devices ([`shorten`]). At first, rails lead
+//! only to these named devices. Over these rails, the peer sends the addresses of its other
+//! devices, which are then dialled like rails that recover.
 
 mod device;
 mod failed;

@@ -109,8 +109,8 @@ impl Notes {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    /// Number of the link on its device. The search for a rail begins at a rail that depends on
-    /// this number, so that links spread over equal rails.
+    /// Number of the link on its device. The link's preferred rail depends on this number, so that
+    /// links spread over equal rails.
     turn: usize,
     pub(crate) rails: Vec<Rail>,
     /// Means to dial rails again, on the side that has dialled.
@@ -224,8 +224,8 @@ impl Link {
     }
 
     /// Returns the path with the earliest expected completion; none if no rail takes the put now.
-    /// Rails are not compared if the first rail of the search takes the put and would complete it
-    /// at once.
+    /// Rails are not compared if the link's preferred rail takes the put and would complete it at
+    /// once.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let first = self.turn % self.rails.len().max(1);

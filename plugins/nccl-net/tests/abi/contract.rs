@@ -95,7 +95,7 @@ fn messages_longer_than_their_buffers_are_truncated() {
 }
 
 #[test]
-fn groups_match_by_tag_and_messages_without_a_receive_do_not_block() {
+fn groups_match_by_tag_and_a_message_without_a_receive_blocks_no_other() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(1 << 20);
     // More messages of tag 9 than slots, before their receives are posted.
@@ -145,7 +145,8 @@ fn messages(dice: &mut Dice) -> Vec<(c_int, usize, usize)> {
     (0..80).map(message).collect()
 }
 
-/// Returns the order in which the buffers are posted: often the order of the messages.
+/// Returns the order in which the buffers are posted; for some seeds, it is the order of the
+/// messages.
 fn order(dice: &mut Dice, messages: &[(c_int, usize, usize)]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..messages.len()).collect();
     let far = dice.below(4) * 3;
@@ -236,7 +237,7 @@ fn messages_with_receives_overtake_messages_without_receives() {
 }
 
 #[test]
-fn all_tests_pass_with_few_slots_and_with_helpers() {
+fn all_tests_pass_with_few_slots_and_with_helper_threads() {
     const CHOICE: &str = "FERROCCL_TRANSPORT";
     if std::env::var_os(CHOICE).is_some() {
         return;

@@ -12,15 +12,15 @@ pub fn data_parallel_tokens(flops_per_s: f64, bytes_per_s: f64) -> f64 {
     flops_per_s / bytes_per_s
 }
 
-/// Returns `data_parallel_tokens` for a mixture of `E` experts with `k` experts per token:
-/// `C / W · E / k`.
+/// Converts `tokens`, a result of [`data_parallel_tokens`], to the number for a mixture of `E`
+/// experts with `k` experts per token: `C / W · E / k`.
 #[must_use]
 pub fn expert_data_parallel_tokens(tokens: f64, experts: f64, k: f64) -> f64 {
     tokens * experts / k
 }
 
-/// Returns `data_parallel_tokens` for data parallelism over exactly `X` groups of accelerators
-/// instead of many: `C / W · (X − 1) / X`.
+/// Converts `tokens`, a result of [`data_parallel_tokens`], to the number for data parallelism over
+/// `X` groups of accelerators: `C / W · (X − 1) / X`. The difference is small if `X` is large.
 #[must_use]
 pub fn data_parallel_tokens_of_few(tokens: f64, groups: f64) -> f64 {
     tokens * (groups - 1.0) / groups
@@ -157,8 +157,8 @@ mod tests {
         about(tensor_parallel_max(28_000.0, FLOPS, 450e9), 12.7, 3e-3);
         about(tensor_parallel_max(28_000.0, FLOPS, 400e9), 11.3, 3e-3);
         about(tensor_parallel_over_nodes_max(28_000.0, FLOPS, 400e9, 8.0), 19.3, 3e-3);
-        // Eight stages, of one node each, together have the networks of eight nodes: 8 times 400
-        // GB/s.
+        // With eight stages of one node each, data parallelism uses the networks of eight nodes: 8
+        // times 400 GB/s.
         about(data_parallel_tokens(FLOPS, 3200e9), 309.0, 2e-3);
         about(4e6 / 4096.0, 976.0, 1e-3);
         let hop = pipeline_hop_s(4e6, 8192.0, 400e9, 8.0);

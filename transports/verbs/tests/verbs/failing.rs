@@ -145,7 +145,7 @@ fn striped_puts_are_done_only_if_they_have_arrived() {
                 );
                 assert!(
                     done.len() >= before && done.len() < 17,
-                    "{before} to 16 puts must be done, but these are: {done:?}"
+                    "{before} to 16 puts must be done, but {done:?} are done"
                 );
                 assert!(late || arrived.len() < 17, "the failed put arrived: {arrived:?}");
             }
