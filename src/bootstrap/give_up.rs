@@ -37,6 +37,6 @@ impl GiveUp {
 
 impl fmt::Debug for GiveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "GiveUp(asked)" } else { "GiveUp(never)" })
+        f.write_str(if self.0.is_some() { "GiveUp(when)" } else { "GiveUp(never)" })
     }
 }

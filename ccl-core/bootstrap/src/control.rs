@@ -211,8 +211,8 @@ impl Control {
     }
 
     /// Returns the verdict if all its survivors are still here: only then can they go on together.
-    /// Returns `None` if a survivor has left; if the calling rank is the lowest living rank, it then
-    /// starts another agreement.
+    /// Returns `None` if a survivor has left; if the calling rank is the lowest living rank, it
+    /// then starts another agreement.
     ///
     /// # Errors
     /// Returns the errors of [`Control::verdict`].

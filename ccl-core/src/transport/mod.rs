@@ -497,8 +497,8 @@ pub trait Lane: Send + fmt::Debug {
         let _ = now;
     }
 
-    /// Sleeps until something may have happened, at most for `longest`. May return early, and
-    /// returns at once where nothing can wake it.
+    /// Sleeps until something may have happened, at most for `longest`. May return early. A lane
+    /// that nothing can wake returns at once, or after a short sleep.
     fn sleep(&mut self, longest: Duration) {
         let _ = longest;
     }

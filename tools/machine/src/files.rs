@@ -1,4 +1,4 @@
-//! The files of a machine, below `/` or below another directory with such files.
+//! The files of a machine, below `/` or below a directory with a copy of a machine's files.
 //!
 //! Nothing here trusts the files. Only regular files are read (opening a pipe would wait), and only
 //! up to a length. Directories are read up to a number of names. Links are followed as on that

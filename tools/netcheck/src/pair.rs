@@ -14,11 +14,11 @@ use crate::arguments::Arguments;
 use crate::messages::{ChildMessage, Held, ParentMessage, Role, Row, Verdict};
 use crate::points::{Act, Point};
 
-/// Time, at the default --timeout, in which a process may report its own failure after its peer
-/// has failed.
+/// Time in which a process may report its own failure after its peer has failed. A --timeout above
+/// the default makes this time and [`EXIT`] longer.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// Time, at the default --timeout, for a process to exit after the point has passed or after a
-/// kill; also the time for it to report, after its deadline, that the deadline has passed.
+/// Time for a process to exit after the point has passed, or after a kill. A process that has
+/// reached its deadline gets the same time to report this.
 const EXIT: Duration = Duration::from_secs(3);
 /// Largest number of lines that are shown from the standard error of a process that died.
 const LAST_WORDS: usize = 4;
@@ -57,8 +57,8 @@ struct Process {
     words: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// Runs a point in fresh processes. `again` holds the arguments with which this program, started
-/// again, runs netcheck: none, or a subcommand.
+/// Runs a point in fresh processes of this program. `again` holds the first arguments of each such
+/// process: none if the program is netcheck, or the subcommand that runs netcheck.
 ///
 /// # Errors
 ///

@@ -20,11 +20,11 @@ use crate::shared::Shared;
 /// Random name of a link, the same in both processes.
 pub(crate) type LinkId = [u8; 16];
 
-/// Longest hello of this crate's user that a rail's own hello may carry, in bytes.
+/// Longest [`Hello::text`], in bytes.
 const TEXT_BYTES_MAX: usize = 64;
 /// Longest wait for the other rails after the first one has connected.
 const GATHER: Duration = Duration::from_secs(1);
-/// Longest time that a returned rail waits for its link to take it.
+/// Longest time that a rail that has come back waits for its link to take it.
 const RETURN: Duration = Duration::from_secs(5);
 /// Largest number of links that are remembered after they are made: a late rail of a remembered
 /// link does not start a new link.

@@ -139,8 +139,8 @@ impl TcpLane {
             // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
-        // Control puts do not wait for data, and need no limit here: credits and CTS offer memory
-        // of this side to the peer, and that memory bounds their number.
+        // Control puts are not held back behind data, and need no limit here: each offers memory
+        // of this side to the peer, and this memory bounds the number of control puts.
         if !is_control && peer.outstanding_data() >= DEPTH_MAX {
             return Ok(false);
         }
@@ -425,8 +425,9 @@ impl Lane for TcpLane {
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         let _writing = self.writer.begin();
         self.refresh();
-        // Acknowledges here, not after the read below: a credit that the caller posts between two
-        // calls can acknowledge the frames that the earlier call read.
+        // Frames are acknowledged here, not right after the read below. If the caller posts a
+        // credit between two calls, the frame of the credit carries the acknowledgement of what the
+        // earlier call read, and no frame is needed for it here.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.acknowledge(now);
         }

@@ -7,7 +7,8 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Port};
 
-/// Bytes that the kernel subtracts from an interface's MTU, for all that RoCE adds to a payload.
+/// Bytes that the kernel subtracts from an interface's MTU: room for the headers and the checksum
+/// that RoCE adds to a payload.
 const ROCE_HEADER_BYTES: u32 = 96;
 const PAYLOAD_BYTES_MAX: u32 = 4096;
 /// Largest number of rows of a port's GID table that are read.

@@ -31,8 +31,8 @@ const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time that an ending link waits until other rails have taken the puts of a failed rail.
-/// Each lane below limits its own wait for its peers. A rail's failure after all these waits is not
-/// noticed.
+/// Each lane below limits its own wait for its peers. A rail's failure after this wait and those of
+/// the lanes below is not noticed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -63,7 +63,7 @@ pub(crate) struct RailsLane {
     /// Links by number; none for a detached link. Numbers are not used again.
     links: Vec<Option<Link>>,
     below: Vec<Event>,
-    /// Rails that peers have closed, by link.
+    /// Peers' reports of failed rails, each with the number of its link.
     rail_failures: Vec<(usize, RailFailure)>,
     /// Links that `end_links` gives up and reports as lost, with the reasons.
     ends: Vec<(usize, String)>,

@@ -37,7 +37,8 @@ pub(crate) struct Domain {
     pub(super) low_latency: Option<Info>,
     pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
-    /// True if completion queues have a descriptor that wakes a lane, where the provider can do so.
+    /// True if completion queues are to have a descriptor that wakes a lane. Some providers have
+    /// none.
     pub(super) woken: bool,
     /// Next key to request for registered memory; some providers choose keys themselves.
     next_key: AtomicU64,
@@ -51,7 +52,7 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     /// Opens the device that a provider offers (`info`). With `woken`, completion queues have a
-    /// descriptor that wakes a lane, where the provider can do so; each completion costs more then.
+    /// descriptor that wakes a lane, unless the provider has none; a completion then costs more.
     pub(crate) fn open(mut info: Info, woken: bool) -> Result<Arc<Domain>, OfiError> {
         let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);

@@ -90,7 +90,7 @@ pub(crate) enum Failed {
     /// Request, by its context.
     Request(*mut fi_context2),
     /// Packet of the provider's own, such as the provider's first packet to a peer that has ended.
-    /// The request behind the packet fails or ends by itself.
+    /// The request for which the packet was sent has a completion or a failure of its own.
     Packet,
 }
 
@@ -101,7 +101,8 @@ pub(crate) const COMPLETIONS_MAX: usize = 16;
 /// Bytes that are sent or written, and the descriptor of their registration.
 pub(crate) type Range = (*const u8, usize, *mut c_void);
 
-/// Largest number of ranges of one request: one for the head of a message, and two for a put.
+/// Largest number of ranges of one request. A message has one range for its head, and up to two
+/// more for the bytes of a put.
 pub(crate) const RANGES_MAX: usize = 3;
 
 /// Ranges in libfabric's format; one empty range if there are none.
