@@ -161,8 +161,7 @@ pub(crate) struct Narrow {
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
     /// The magnitude that is stored for values that are too large: that of infinity or of the
-    /// largest finite number. To round to infinity, `encode` needs a finite value for infinity:
-    /// [`Narrow::value`] returns the power of two above the largest finite number.
+    /// largest finite number.
     pub(crate) largest: u32,
     nan: u32,
 }
@@ -177,7 +176,8 @@ pub(crate) const FLOAT8_E5M2: Narrow =
     Narrow { bits: 8, mantissa_bits: 2, infinity: Some(0x7c), largest: 0x7b, nan: 0x7f };
 
 impl Narrow {
-    /// Returns the number that a magnitude stands for.
+    /// Returns the number that a magnitude stands for. For infinity, returns the power of two above
+    /// the largest finite number: `encode` rounds to infinity what is nearer to this power.
     pub(crate) fn value(&self, magnitude: u32) -> f64 {
         let exponent_bits = self.bits - 1 - self.mantissa_bits;
         let bias = (1 << (exponent_bits - 1)) - 1;

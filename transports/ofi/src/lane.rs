@@ -37,13 +37,13 @@ const TURNS_MAX: usize = 16;
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// First sleep if the provider does not wake the lane, and longest sleep if it has not taken all
-/// puts.
+/// First sleep if the provider does not wake the lane, and longest sleep if the provider has not
+/// taken all puts.
 const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep if the provider does not wake the lane.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Time that the lane has slept since the last completion, divided by its next sleep: a long wait
-/// takes little of the processor's time, and ends at most this fraction late.
+/// Each sleep is one `NAPS`th of the time that the lane has slept since the last completion. So a
+/// long wait takes little of the processor's time, and ends late by a small part of its length.
 const NAPS: u32 = 32;
 
 /// Number of the next lane of the process. Registrations are keyed by lane.

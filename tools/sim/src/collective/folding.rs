@@ -2,14 +2,17 @@
 //!
 //! Shift all ranks by a *stride*, with the last ones wrapping to the front. If the network, the
 //! paths of messages and the schedule stay the same, ranks a stride apart do the same at the same
-//! time. Then it is enough to simulate the first stride of ranks. Each simulated rank stands for
-//! all ranks at multiples of the stride from it, which send over the same distances. Suppose that a
-//! simulated rank s sends to a rank p beyond the first stride. Then a rank that s stands for sends
-//! to the simulated rank that stands for p. Both messages go over the same distance, so one link
-//! serves both: links between ranks are numbered by simulated sender and distance. Only messages of
-//! the first stride's ranks load the network. A message that leaves the stride loads, for each link
-//! of its path, the counterpart in the first stride. On the counterparts, the message stands for
-//! one that enters the stride.
+//! time. Then it is enough to simulate the first ranks, as many as the stride. Each simulated rank
+//! represents all ranks at multiples of the stride from it, which send over the same distances.
+//!
+//! If a simulated rank s sends to a rank p that is not simulated, an equal message goes to the
+//! simulated rank that represents p; its sender is one of the ranks that s represents. Both
+//! messages go over the same distance, so they share one connection: connections are numbered by
+//! simulated sender and distance.
+//!
+//! Only messages of simulated ranks load the network. The path of a message to a rank that is not
+//! simulated has links beyond those of the simulated ranks. Instead of such a link, the message
+//! loads the corresponding link of the simulated ranks, which the equal message would load.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;
