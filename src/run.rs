@@ -11,9 +11,9 @@ use crate::launch::{self, LaunchError};
 
 /// Runs `rank` on every rank of a job, and returns the exit status of the process.
 ///
-/// A process that a launcher (torchrun, mpirun, srun, or this function) started joins as one rank.
-/// A process that was started by hand starts itself again as `ranks` processes on this machine. An
-/// error goes to standard error, with the rank in front.
+/// A process whose environment gives it a rank (set by torchrun, mpirun, srun or this function, or
+/// by hand as `FERROCCL_RANK`) joins as that rank. Any other process starts itself again as `ranks`
+/// processes on this machine. An error goes to standard error, with the rank in front.
 ///
 /// ```no_run
 /// use ferroccl::{Error, Reduction};

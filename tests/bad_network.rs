@@ -116,7 +116,7 @@ fn clocks_that_differ_by_a_year_do_no_harm() {
 /// host of rank 0, that host's name may resolve to loopback. If the name resolves to loopback on
 /// the host of rank 1, or does not resolve there, rank 1 fails with an error that says so.
 #[test]
-fn the_name_of_the_host_of_rank_0_may_resolve_to_loopback_only_on_that_host() {
+fn the_name_of_the_host_of_rank_0_may_resolve_to_loopback_there_but_not_on_other_hosts() {
     let named = |own: [&'static str; 2]| {
         pair("node0:7100", move |rank, command: &mut Command| {
             let hosts = format!(

@@ -267,8 +267,9 @@ fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     assert!(machine.outcome().unwrap().is_ok());
 }
 
-/// Rank 3 cannot ask rank 2 for the list of members, which passes along a binomial tree with rank 2
-/// as the parent of rank 3. So rank 3 asks rank 0, and learns that rank 2 is dead.
+/// Each rank other than 0 asks its parent in a binomial tree for the list of members. Rank 2, the
+/// parent of rank 3, has vanished, so rank 3 asks rank 0. All ranks except rank 2 then fail with an
+/// error that names rank 2.
 #[test]
 fn a_rank_that_cannot_reach_its_parent_asks_rank_0() {
     let ended = joined(4, |options| {

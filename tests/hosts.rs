@@ -207,7 +207,7 @@ fn a_missing_interface_is_reported_with_the_available_ones() {
 }
 
 #[test]
-fn data_sent_by_a_rank_that_leaves_early_arrives() {
+fn data_arrives_even_if_its_sender_leaves_early() {
     for _ in 0..20 {
         placed(
             3,

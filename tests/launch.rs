@@ -1,5 +1,5 @@
-//! Local ranks as processes. The ranks that join each other run this test binary; the ranks of all
-//! other tests are shells.
+//! Local ranks as processes. In `local_ranks_join_each_other`, the ranks run this test binary; in
+//! the other tests, all ranks are shells.
 
 use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};
@@ -60,8 +60,8 @@ fn a_program_that_cannot_be_started_is_an_error() {
     }
 }
 
-/// Starts local ranks and prints how they ended. Runs in the process that the command of
-/// [`launched`] starts.
+/// Starts local ranks and prints how they ended. [`launched`] returns the command that runs this
+/// function in a process of its own.
 #[test]
 fn launcher() {
     let Ok(task) = std::env::var(TASK) else { return };

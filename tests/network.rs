@@ -1,5 +1,5 @@
-//! Test networks: hosts communicate, links go down and count their traffic, strangers disturb
-//! services, and nothing is left behind.
+//! Test networks: hosts communicate, links can be taken down, the traffic of each link is counted,
+//! strangers disturb services, and nothing is left behind.
 
 use ccl_harness::netns::{Host, Network, Traffic};
 use ccl_harness::processes::{Case, Processes, command, say};

@@ -60,8 +60,8 @@ fn rows(output: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Runs a program with `-c 1` in its arguments, and checks that its table is complete and no value
-/// is wrong.
+/// Runs a program, and checks that its table is complete and no value is wrong. The caller must put
+/// `-c 1` into `arguments`, so that the program checks its values.
 fn all_right(program: &str, arguments: &str, expected_rows: usize) {
     let ended = perf(program, arguments);
     assert_eq!(ended.status.code(), Some(0), "{program} {arguments}: {}", ended.output);

@@ -185,7 +185,8 @@ impl<S> Pair<S> {
         Pair { sides, ends, ahead: Duration::ZERO, allowed: 0 }
     }
 
-    /// Polls both ends until the condition is true.
+    /// Polls both ends until the condition is true. After [`PATIENCE`], panics with a message that
+    /// begins with `what`.
     fn until(&mut self, what: &str, is_so: impl Fn(&Pair<S>) -> bool) {
         let end = ccl_clock::now() + PATIENCE;
         while !is_so(self) {

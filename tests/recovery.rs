@@ -88,10 +88,10 @@ fn every_call_after_a_failure_returns_the_same_error() {
     }
 }
 
-/// Non-blocking calls count as operations. After a rank has reported its last completed operation,
-/// no call of this rank succeeds.
+/// Non-blocking calls count as operations. A request that is open when rank 0 aborts ends with an
+/// error that names rank 0, the reason and the last completed operation.
 #[test]
-fn requests_count_as_operations_and_fail_after_the_agreement() {
+fn requests_count_as_operations_and_fail_after_an_abort() {
     let last = ranks(3, |c| {
         for _ in 0..5 {
             let request = c.start_all_reduce(vec![1u32], vec![0], Reduction::Sum).unwrap();
@@ -425,9 +425,10 @@ fn an_abort_ends_growing() {
     });
 }
 
-/// The condition of a [`GiveUp`] ends three waits: of a rank 0 that no other rank joins, of a rank
-/// 1 whose rank 0 never answers, and of a rank 1 that has met rank 0 and waits for rank 2. In the
-/// last case, rank 0 has no condition; it reports that rank 1 hung up.
+/// Three ranks stop waiting when the condition of their [`GiveUp`] becomes true: a rank 0 that no
+/// other rank joins, a rank 1 whose rank 0 never answers, and a rank 1 that has met rank 0 and
+/// waits for rank 2. In the last case, rank 0 has no condition, and its error says that rank 1 hung
+/// up.
 #[test]
 fn a_give_up_condition_ends_joining() {
     let called_off = Arc::new(AtomicBool::new(false));

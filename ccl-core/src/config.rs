@@ -56,11 +56,12 @@ crate::tunables! {
             "How messages are spread over the queue pairs of each pair of ranks: rules separated \
              by ;, and the first one that matches applies. A rule has conditions before its : \
              (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network) and \
-             settings after it: qps=, order= (split, round_robin, load_aware), chunk= (least bytes \
-             of a part), in_flight= (most messages under way over each device), budget= (most \
-             bytes under way from a port), tc= (traffic class). A number alone sets that many \
-             queue pairs for all messages. With more queue pairs, an Ethernet fabric has more \
-             flows to hash onto its links.";
+             settings after it: qps=, order= (split, round_robin, load_aware), chunk= (with \
+             order=split, the least bytes of each part of a message but the last part), in_flight= \
+             (most messages under way over each device), budget= (most bytes under way from a \
+             port), tc= (traffic class). A number alone sets that many queue pairs for all \
+             messages. With more queue pairs, an Ethernet fabric has more flows to hash onto its \
+             links.";
         ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
             Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
             "Whether the fabric routes adaptively, that is, spreads the packets of one queue pair \
@@ -115,10 +116,10 @@ crate::tunables! {
              and received into them, where the algorithm and the transport allow it; others are \
              copied through slots. If this is larger than a slot, all messages are copied.";
         registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
-            "The most bytes, of buffers that a program registers with a communicator, that stay \
-             registered for RDMA between calls. Beyond this limit, the least recently used buffer \
-             is deregistered, and registered again when it is used. A buffer larger than this \
-             limit is registered for each call.";
+            "A program can register buffers with a communicator. At most this many bytes of those \
+             buffers stay registered for RDMA between calls. Beyond this limit, the least recently \
+             used buffer is deregistered, and registered again when it is used. A buffer larger \
+             than this limit is registered for each call.";
         net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
             "Within NCCL: slots of each connection for messages that come before their receive is \
              known, 2 to 16. Must be equal on all hosts.";

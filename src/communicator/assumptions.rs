@@ -94,9 +94,10 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
         .then(|| format!("up to {pairs} queue pairs per link instead of {before}"))
 }
 
-/// Returns the configuration with defaults adjusted to ranks on several hosts with this round trip,
-/// and a note on the change. The result is equal on all ranks, as the arguments are. Settings of
-/// the user stay.
+/// Returns the configuration, with more slots per link if the default number is too small for the
+/// round trip between hosts. Also returns a note on the change, or, without a change, on slots that
+/// are shorter because there are many ranks. The result is equal on all ranks, as the arguments
+/// are. Settings of the user stay.
 pub(super) fn adjusted(
     config: &Config,
     hosts: &Hosts,
@@ -118,8 +119,9 @@ pub(super) fn adjusted(
         let note = shrunk(&config, hosts);
         return (config, note);
     }
-    // Doubles the number of slots as long as a link's slots together then hold more bytes. The
-    // budget may make slots shorter if there are more of them.
+    // Doubles the number of slots until a link's slots together hold `needed` bytes. Stops earlier
+    // at `SLOTS_MAX` slots, or if twice as many slots hold no more bytes in total: the budget may
+    // allow only shorter slots if there are more slots.
     let mut best = (slots, before);
     let mut tried = config.clone();
     while tried.slots < SLOTS_MAX && best.1 < needed {

@@ -50,9 +50,11 @@ pub struct Asked<'a> {
     pub hosts: &'a Hosts,
 }
 
-/// Returns the durations of a call with equal blocks, the fastest first: of each algorithm with
-/// whole slots, and of the fastest algorithm also with each fraction of a slot. The prediction
-/// takes some milliseconds for 16 ranks; for more ranks the list is empty.
+/// Returns the durations of a call with equal blocks, the fastest first. The list has the variants
+/// that were measured for this number of bytes. Of the other variants, it has predicted ones: each
+/// algorithm with whole slots, and the algorithm with the shortest predicted time also with smaller
+/// fractions of a slot. The prediction takes some milliseconds for 16 ranks; for more ranks the
+/// list is empty.
 ///
 /// # Errors
 ///

@@ -150,7 +150,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When a call failed; [`Communicator::wait`] returns the request's own error.
+    /// The error of a call that fails while this method advances the calls. A request whose call
+    /// failed earlier counts as ended; [`Communicator::wait`] returns its error.
     pub fn test<B>(&mut self, request: &Request<B>) -> Result<bool, Error> {
         self.not_forked()?;
         self.check_owner(request)?;
@@ -263,7 +264,8 @@ impl Communicator {
             let running = self.start_pending(at)?;
             let driven = UnbindGuard::new(&mut self.engine);
             let polled = driven.engine.poll(&running);
-            // Only a panic drops the guard here: the buffers stay bound until the call has ended.
+            // Keeps the guard from unbinding the buffers, which stay bound until the call has
+            // ended. Only a panic in `poll` drops the guard.
             std::mem::forget(driven);
             let ended = polled.and_then(|is_done| match is_done {
                 true => self.check_may_end(&running).map(|()| true),

@@ -19,10 +19,11 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Least number of slots in a link's equal share of the budget, if links between hosts share
-/// credits: the link reserves two slots, and two go to the pool of shared credits. With a small
-/// budget, slots are shortened until this many fit, but not below [`SLOT_BYTES_MIN`]: a share that
-/// does not hold this many slots of that length has fewer slots.
+/// Number of slots that a link's equal share of the budget should hold, if links between hosts
+/// share credits: two reserved slots, and two for the pool of shared credits. With a small budget,
+/// slots are shortened until the share holds this many, but not below [`SLOT_BYTES_MIN`]. If slots
+/// of that length are still too many for the share, the link gets fewer slots; a single slot may
+/// be shorter.
 const SLOTS_SHARED: u32 = 4;
 /// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
 /// bounds the memory that slots take.
@@ -56,8 +57,8 @@ impl Segment {
     /// Returns the layout on the host of `rank`. Slots have the configured size and number, or what
     /// the budget allows. The default budget suffices for 32,000 peers. If no two ranks share a
     /// host, slots are twice as large as configured, so that links need fewer messages: a message
-    /// costs more between hosts than in shared memory. The larger size loses no cache hits:
-    /// zero-copy payload does not stay in a cache even with slots of the configured size. Between
+    /// costs more between hosts than in shared memory. The larger size adds no cache misses: even
+    /// with slots of the configured size, a zero-copy payload does not stay in a cache. Between
     /// hosts, a small budget first makes slots fewer and then shorter: a busy link with few slots
     /// uses the credits of idle links, too.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
@@ -69,9 +70,9 @@ impl Segment {
         let link_bytes = config.budget_bytes.0 / links;
         let most = u32::try_from(link_bytes / SLOT_BYTES_MIN).unwrap_or(u32::MAX);
         let configured = config.slots.max(1);
-        // The ranks of a host may share a network device, and so its budget. A link's share of the
-        // undivided budget should hold a slot for each of these ranks: then the link of each rank
-        // keeps one slot when the ranks divide the budget.
+        // The ranks of a host may share a network device and divide its budget. So a link's share
+        // of the whole budget should hold as many slots as the largest host has ranks: the share
+        // still holds one slot after the division.
         let fewest = match hosts.count() > 1 {
             true => configured.min(SLOTS_SHARED.max(hosts.largest())),
             false => configured,
@@ -95,9 +96,8 @@ impl Segment {
         }
     }
 
-    /// Limits a rank to `share` times the configured budget of a network device. `share` is above 1
-    /// only if every rank has several devices. Then it counts as 1: the budget is also the limit of
-    /// a rank.
+    /// Limits a rank to `share` times the configured budget, but at most to the configured budget.
+    /// `share` is above 1 only if every rank has several network devices.
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self

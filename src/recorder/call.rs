@@ -20,9 +20,9 @@ pub(crate) struct CallRecord {
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: Rank,
-    /// Algorithm as 1 + its number in the registry, or 0 if the ranks cannot choose differently.
-    /// They can if the call names an algorithm, or if the tuning table has a cost model, with which
-    /// each rank predicts by itself.
+    /// Algorithm as 1 + its number in the registry, or 0 if ranks do not compare their algorithms.
+    /// Ranks compare them if the call names an algorithm, or if the tuning table has a cost model,
+    /// with which each rank predicts by itself.
     pub(crate) algorithm: u8,
     /// Slot fraction of the algorithm; the whole slot if `algorithm` is 0.
     pub(crate) slot_fraction: SlotFraction,

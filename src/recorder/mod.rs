@@ -154,7 +154,7 @@ impl Recorder {
             settings,
         };
         if !recorder.settings.is_on {
-            recorder.set_step("calls that it does not record");
+            recorder.set_step("unrecorded calls");
         }
         if recorder.settings.signal && subject.ranks > 1 {
             signal::install();
@@ -184,13 +184,10 @@ impl Recorder {
     }
 
     /// Records the step that the rank is in outside of operations, such as a split. An empty name
-    /// ends the step.
+    /// ends the step. If recording is off, records `unrecorded calls` for any name.
     pub(crate) fn set_step(&self, step: &str) {
-        let number = words::step_number(if self.settings.is_on {
-            step
-        } else {
-            "calls that it does not record"
-        });
+        let number =
+            words::step_number(if self.settings.is_on { step } else { "unrecorded calls" });
         self.live.at(page::ASIDE).store(number, Ordering::Relaxed);
     }
 

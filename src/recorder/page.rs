@@ -202,8 +202,9 @@ impl<'a> Page<'a> {
     pub(super) fn note(&self, now_ns: u64) -> Note {
         let unchanged_ms = now_ns.saturating_sub(self.sampled(CHANGED_AT)) / 1_000_000;
         let unchanged_ms = u32::try_from(unchanged_ms).unwrap_or(u32::MAX);
-        // `stood` counts the time since a change or a look up to the last sample, not up to now:
-        // later progress of the data path is not sampled yet.
+        // Returns the time from the last change (`CHANGED_AT`) or the last look (`LOOKED_AT`) to
+        // the last sample. The time since that sample does not count: later progress of the data
+        // path is not sampled yet.
         let stood =
             |index: usize| self.sampled(SAMPLED_AT).saturating_sub(self.sampled(index)) / 1_000_000;
         let aside = word(self.second, LIVE + 8 * ASIDE);

@@ -34,9 +34,9 @@ pub struct Group {
     pub communicator: String,
     /// Number of the communicator's ranks, here and on other machines.
     pub ranks: u32,
-    /// The failure of the communicator. Without a failure: the rank that holds up the others, as
-    /// the recordings that were found here show it; None if no running rank has waited for a
-    /// second, or if the cause is not found.
+    /// Failure of the communicator, if there is one. Otherwise the rank that holds up the others,
+    /// as the recordings that were found here show it; None if no running rank has waited for 1 s
+    /// or more, or if the cause is not found.
     pub verdict: Option<String>,
     /// The ranks that were found, in ascending order.
     pub members: Vec<Member>,

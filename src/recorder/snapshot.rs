@@ -46,8 +46,8 @@ pub struct Snapshot {
 pub struct WaitsFor {
     /// The peer.
     pub rank: u32,
-    /// Kind of wait: for a `message` from the peer, or for `room`, which is a free slot at the peer
-    /// or the peer's acknowledgement.
+    /// Kind of wait: `message` for a message from the peer; `room` for a free slot at the peer, or
+    /// for an acknowledgement from the peer.
     pub what: &'static str,
 }
 
@@ -133,7 +133,10 @@ impl Snapshot {
     /// Returns the peers that the rank waits for, in words.
     #[must_use]
     pub fn waits_in_words(&self) -> String {
-        let words = self.waits_for.iter().map(|on| format!("{} of rank {}", on.what, on.rank));
+        let words = self.waits_for.iter().map(|on| {
+            let preposition = if on.what == "message" { "from" } else { "at" };
+            format!("{} {preposition} rank {}", on.what, on.rank)
+        });
         words.collect::<Vec<_>>().join(", ")
     }
 }

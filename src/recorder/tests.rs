@@ -30,7 +30,7 @@ fn a_snapshot_has_the_last_operations_and_their_progress() {
         (40, Some(3), Some(12), Some(250))
     );
     assert_eq!(last.call.what, "a send and 2 receives");
-    assert_eq!(snapshot.waits_in_words(), "message of rank 3, room of rank 0");
+    assert_eq!(snapshot.waits_in_words(), "message from rank 3, room at rank 0");
     assert!(snapshot.operations.iter().rev().skip(1).all(|operation| operation.ended));
     let text = snapshot.to_string();
     assert!(
@@ -70,7 +70,7 @@ fn a_recorder_that_is_off_says_so() {
     let settings = Settings { is_on: false, signal: false, ..Settings::default() };
     let recorder = Recorder::new(&subject, settings).unwrap();
     assert!(recorder.writer().is_none());
-    assert_eq!(recorder.note().unwrap().what, "calls that it does not record");
+    assert_eq!(recorder.note().unwrap().what, "unrecorded calls");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_record_that_is_being_written_is_read_again() {
     let was = number.swap(0, Ordering::Relaxed);
     assert!(is_changing());
     number.store(was, Ordering::Relaxed);
-    assert_eq!(recorder.snapshot().unwrap().waits_in_words(), "message of rank 3");
+    assert_eq!(recorder.snapshot().unwrap().waits_in_words(), "message from rank 3");
     let looks = |enough: u32| {
         let mut looks = 0;
         retry_until_consistent(|| {

@@ -27,9 +27,9 @@ fn messages(sends: u64, recvs: u64) -> String {
     if both.is_empty() { "an empty group".to_owned() } else { both.join(" and ") }
 }
 
-/// Steps of a rank outside operations; the first has number 1.
-const STEPS: [&str; 5] =
-    ["connecting", "alloc", "split", "calls that it does not record", "invite"];
+/// Steps of a rank outside operations; the first has number 1. A rank whose recording is off is
+/// always in the step `unrecorded calls`.
+const STEPS: [&str; 5] = ["connecting", "alloc", "split", "unrecorded calls", "invite"];
 
 /// Returns the name of a step by its number.
 pub(super) fn step(number: u64) -> &'static str {

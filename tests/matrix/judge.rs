@@ -123,7 +123,10 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
         return Err(format!("the cause names no rank of {blamed:?}: {}", agreed.cause));
     }
     if agreed.last_completed != least {
-        return Err(format!("all completed {least} operations, not {}", agreed.last_completed));
+        return Err(format!(
+            "all survivors completed {least} operations, but the verdict says {}",
+            agreed.last_completed
+        ));
     }
     for report in reports.iter().flatten() {
         if report.completed > least + failure.lead_max {
@@ -284,11 +287,14 @@ mod tests {
                 report.agreed.iter_mut().for_each(|agreed| agreed.last_completed = wrong);
             }
             let said = judge(&Expected::Fails(failure()), &reports).unwrap_err();
-            assert_eq!(said, format!("all completed 40 operations, not {wrong}"));
+            assert_eq!(
+                said,
+                format!("all survivors completed 40 operations, but the verdict says {wrong}")
+            );
         }
         assert!(said(1, |report| report.completed = 42).contains("rank 1 is at 42"));
         assert!(said(2, |report| report.completed = 42).contains("rank 2 is at 42"));
-        assert!(said(0, |report| report.completed = 39).contains("all completed 39 operations"));
+        assert!(said(0, |report| report.completed = 39).contains("completed 39 operations"));
     }
 
     #[test]

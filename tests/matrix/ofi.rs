@@ -45,7 +45,9 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
 fn faults_of_ranks_end_in_right_data_or_agreed_errors() {
     // Only the full run uses all providers.
     for provider in present().take(if full() { usize::MAX } else { 1 }) {
-        // A call of another rank does not return while a killed or stopped rank holds a lock.
+        // If the processes of the provider share locks, only the short stop is tested: a rank that
+        // is killed, or stopped for long, may hold a lock that other ranks need, and they then wait
+        // without a limit.
         let returns = |fault: Fault| fault == Fault::ShortStop || !shares_locks(provider);
         let cells = chosen(|cell| FAULTS.contains(&cell.fault) && returns(cell.fault));
         let jobs: Vec<Vec<Cell>> = cells.into_iter().map(|cell| vec![cell]).collect();

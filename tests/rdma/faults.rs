@@ -28,7 +28,8 @@ fn ranks_over_rdma_name_a_killed_rank() {
         ("FERROCCL_IB_HCA", names.as_str()),
         ("FERROCCL_IB_POLICY", "4"),
         ("FERROCCL_SOCKET_IFNAME", "lo"),
-        // Closed connections reveal the killed rank. The long limit is for ranks that are slow.
+        // Closed connections reveal the killed rank. The limit is long so that slow ranks do not
+        // count as dead.
         ("FERROCCL_DEAD_AFTER", "20s"),
     ];
     for (work, victim) in [("all_reduce 300000", 1), ("all_to_all 60000", 0), ("broadcast 8", 2)] {

@@ -21,8 +21,8 @@ use crate::Outcome;
 const GLANCE: Duration = Duration::from_millis(50);
 /// Interval at which a parent checks its child once the child's output has ended.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Time after a child's exit at which processes that still hold the child's output open are killed;
-/// also the longest wait for the exit of a killed child.
+/// Time that other processes have, after a child's exit, to close the child's output before they
+/// are killed; also the longest wait for the exit of a killed child.
 const LINGER: Duration = Duration::from_secs(2);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -50,7 +50,7 @@ pub(crate) enum End {
     Exit(ExitStatus),
     /// Kill after the deadline.
     Deadline,
-    /// Exit of a child whose output another process still held open; that process was killed.
+    /// Exit of a child, after which another process kept the child's output open and was killed.
     LeftRunning,
 }
 

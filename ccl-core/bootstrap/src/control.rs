@@ -110,8 +110,8 @@ pub struct Control {
     roster: Vec<u8>,
     /// Initial neighbours that have been connected.
     linked: BTreeSet<Rank>,
-    /// Parts of exchanges for neighbours that have not connected yet. Such parts exist because
-    /// other ranks may already start an exchange, once their own neighbours have connected.
+    /// Parts of exchanges, kept for neighbours that have not connected yet. An exchange may start
+    /// before all neighbours of this rank have connected.
     early: BTreeMap<Rank, Vec<u8>>,
     /// Ranks that could not be reached, with the earliest time of the next attempt.
     dial_backoff: BTreeMap<Rank, Instant>,

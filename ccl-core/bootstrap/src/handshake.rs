@@ -12,8 +12,8 @@ pub type Nonce = [u8; 32];
 /// A proof: HMAC-SHA256.
 pub(super) type Proof = [u8; 32];
 
-/// Side of a connection, as the sender of a proof. `Root` is the accepting side, which is not
-/// always rank 0.
+/// Side that sends a proof: the connector, or the side that accepts the connection (`Root`, which
+/// is not always rank 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Connector,

@@ -107,8 +107,9 @@ impl Secret {
     #[must_use]
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();
-        // No keyed construction is needed to keep purposes apart: the secret comes before the
-        // purpose and has a fixed length, and the digest is never extended.
+        // No keyed construction (HMAC) is needed to keep purposes apart: the secret comes before
+        // the purpose and has a fixed length, so different purposes give different inputs. No code
+        // uses a derived key as the state of a longer digest.
         digest.update(b"ferroccl derived key ");
         digest.update(self.0);
         digest.update(purpose);

@@ -111,9 +111,9 @@ impl RootJoin {
         !self.gate.is_empty()
     }
 
-    /// Returns whether ranks still have to be told why joining failed: it failed because ranks were
-    /// started wrongly, and some of them have not got the reason. The driver then still listens for
-    /// a while to tell them; otherwise they would look for rank 0 until their own deadline.
+    /// Returns true if joining failed because ranks were started wrongly, and some ranks have not
+    /// got the reason yet. The driver then still listens for a while to tell those ranks;
+    /// otherwise those ranks would look for rank 0 until their own deadline.
     #[must_use]
     pub fn has_unsent_answers(&self) -> bool {
         let failed = match &self.outcome {

@@ -295,8 +295,8 @@ mod tests {
         }
     }
 
-    /// Checks in every lap by how many slots the sender is ahead, for any number of slots that the
-    /// receiver gives back at once.
+    /// Checks after every send that at most `slots` messages are sent and not yet taken. In
+    /// successive rounds the receiver takes up to 1, 2, …, `slots` messages.
     #[test]
     fn a_sender_is_never_ahead_by_more_than_the_slots() {
         for slots in [1, 2, 3, 8] {

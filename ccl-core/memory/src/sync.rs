@@ -66,9 +66,9 @@ orderings! {
     credited = Acquire;
     /// Doorbell: the published data comes before the ring.
     ring = Release;
-    /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. Before
-    /// the announcement, the sleeper reads how many rings there were. Its last look sees all data
-    /// that was published before the last of those rings.
+    /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. The
+    /// sleeper reads the number of rings before the announcement. The last look sees all data that
+    /// was published before a ring that this number includes.
     announce = SeqCst;
     /// Record (see `record.rs`): the record's number is cleared before any word changes.
     hide = Release;

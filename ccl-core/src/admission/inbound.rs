@@ -137,10 +137,11 @@ impl Inbound {
         self.placed[slot] = placed;
     }
 
-    /// Returns whether the next message may be taken before its immediate: it is granted and has
-    /// not arrived, and at most a quarter of the reserved slots would then wait for an immediate. A
-    /// slot is granted again only after its immediate. If more slots waited, the sender might lack
-    /// credits while this rank makes no call and therefore does not poll.
+    /// Returns whether the next message may be taken before its immediate. The message must be
+    /// granted and not be marked as arrived, and at most a quarter of the reserved slots may then
+    /// wait for immediates. The slot of a message taken early is granted again only after the
+    /// message's immediate. If more slots waited, the sender might lack credits while this rank
+    /// makes no call and therefore does not poll.
     #[inline]
     pub(super) fn may_take_early(&self) -> bool {
         self.next < self.granted

@@ -303,7 +303,8 @@ fn cts_records_survive_encoding_and_long_keys_are_refused() {
     }
 }
 
-/// Checks that a record decodes only when it is complete, in any order of arrival.
+/// Checks that a half-written record does not decode, whichever of its words have been written, and
+/// however many of its first bytes.
 #[test]
 fn a_torn_record_does_not_decode() {
     let record = |number, fill| {

@@ -78,7 +78,8 @@ pub enum Order {
     /// No reduction.
     None,
     /// Rank order: each element is folded over the ranks 0, 1, …, n-1 in one accumulator and
-    /// rounded once. The bits are the same for any length. The deterministic mode uses this order.
+    /// rounded once. An element's bits do not depend on the length of the buffer. The deterministic
+    /// mode uses this order.
     Rank,
     /// Any order, with a rounding at every hop; the bits are still the same on every rank.
     Unspecified,

@@ -107,8 +107,8 @@ impl Counting<'_> {
             if times > 0.0 {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
-            // As outer loops advance, the work of a stride stays the same for as long as the work
-            // of its first and of its last iteration does.
+            // As outer loops advance, the work of the whole stride stays the same while the work of
+            // the stride's first and last iterations stays the same: for the lesser of two counts.
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));

@@ -357,8 +357,8 @@ impl Bound {
         }
     }
 
-    /// Joins the last segment of the fold that began at segment `first` with the segment before it,
-    /// if there is only one chunk and the two are neighbours in every operand.
+    /// Appends the newest segment to the segment before it, if the call has one chunk and the two
+    /// segments are adjacent in every operand. The fold's first segment has the index `first`.
     fn merge(&mut self, first: u32) {
         let [.., before, last] = self.segments.as_slice() else { return };
         if self.segments.len() < first as usize + 2 || self.chunks != 1 {

@@ -194,8 +194,8 @@ struct Series {
 }
 
 impl Series {
-    /// Appends the peers of `repeat` terms. A run of equal peers becomes two equal series, so that
-    /// the search for two series with a common rank finds the repetition.
+    /// Appends the peers of `repeat` terms. A peer that several terms in succession name becomes
+    /// two equal series: [`Series::meets`] holds for the two, so `distinct_peers` returns false.
     fn of(peer: &Affine, repeat: u32, into: &mut Vec<Series>) {
         let mut counters = [0; DEPTH];
         let mut first = 0;

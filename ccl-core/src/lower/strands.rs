@@ -238,8 +238,8 @@ fn needed(
     awaits: BTreeMap<usize, Vec<(usize, u32)>>,
     strand_of: &[usize],
 ) -> BTreeMap<usize, Vec<(usize, u32)>> {
-    // For each pair of a waiting strand and an awaited one: one more than the index of the awaited
-    // strand's last unit that is known to be done, for this chunk and for the chunk before.
+    // Key: the waiting strand and the awaited strand. Value, for this chunk and for the chunk
+    // before: the index after the awaited strand's last unit that is known to be done, or 0.
     let mut known: BTreeMap<(usize, usize), [usize; 2]> = BTreeMap::new();
     let mut left: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
     for (unit, mut others) in awaits {

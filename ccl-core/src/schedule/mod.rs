@@ -75,8 +75,9 @@ impl Parts {
         Parts { first, run, period, total, wrap: 0 }
     }
 
-    /// Returns one part `total` times: the extent of a message with `total` parts of equal length,
-    /// for a rank whose own buffer has only one part of that length.
+    /// Returns the part `part`, `total` times. As the extent of a slice of `total` parts, the
+    /// result says that each of these parts is as long as `part`. Ranks need such an extent if
+    /// their own buffer has only one part of that length.
     #[must_use]
     pub const fn again(part: Affine, total: u32) -> Parts {
         Parts { first: part, run: 1, period: 0, total, wrap: 0 }
@@ -104,8 +105,9 @@ impl Parts {
         u32::try_from(part).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of successive, evenly spaced parts in `range`, from the `index`th part
-    /// on. That part has the number `part`, which is in `range`.
+    /// Returns a count n: the n parts from the `index`th on are evenly spaced, and their numbers
+    /// are in `range`. The argument `part` is the number of the `index`th part, and must be in
+    /// `range`.
     #[must_use]
     pub(crate) fn stride(&self, index: u32, part: u32, range: &Range<u32>) -> u32 {
         let run = self.run.max(1);

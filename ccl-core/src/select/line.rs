@@ -41,7 +41,10 @@ pub enum LineError {
     #[error("there is no time after the `:`")]
     NoTime,
     /// A measurement or prediction with two times of one variant.
-    #[error("the same algorithm (with the same part of a slot) appears twice; keep one time")]
+    #[error(
+        "the same algorithm (with the same part of a slot) appears twice; remove one of its two \
+         times"
+    )]
     TwoTimes,
     /// A measurement or prediction that repeats an earlier one.
     #[error("an earlier line has the same collective, ranks, hosts and bytes; keep one")]

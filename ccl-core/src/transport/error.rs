@@ -106,7 +106,8 @@ pub enum TransportError {
         /// Endpoint of the put.
         endpoint: EndpointId,
     },
-    /// Bytes of this side lie in no memory that the peer may put into.
+    /// Bytes to redirect ([`Lane::redirect`](super::Lane::redirect)) that do not lie in memory that
+    /// is shared with the peer.
     #[error(
         "{bytes} bytes at offset {offset} lie in memory that is not shared with {peer}; share the \
          memory first"

@@ -284,12 +284,12 @@ impl Handshake {
     }
 
     fn keyed(&self, label: &[u8; 9], keys: &[u8]) -> Hmac<Sha256> {
-        // HMAC accepts a key of any length, so the error branch is unreachable; its empty key would
-        // prove nothing.
+        // HMAC accepts a key of any length, so the error branch is unreachable. The key in that
+        // branch is all zeros, and would prove nothing.
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
             .unwrap_or_else(|_| Hmac::new(&Default::default()));
-        // The label implies the length of every input but the name, which is a constant of the
-        // code, and the hello, which comes last. So different inputs give different bytes.
+        // The name is a constant of the code, the hello comes last, and the label implies the
+        // lengths of all other inputs. So different inputs give different bytes.
         proof.update(self.protocol.name.as_bytes());
         proof.update(label);
         proof.update(&self.protocol.version.to_le_bytes());

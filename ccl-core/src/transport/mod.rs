@@ -105,7 +105,8 @@ pub struct Caps {
     /// ([`Lane::redirect`]), because the CPU of this side copies the bytes late.
     pub redirects: bool,
     /// True if a device writes the bytes of a put to memory some time before the event that reports
-    /// the put. Short messages are then recognised in memory.
+    /// the put. A receiver can then take a short message before its event: a checksum in the slot
+    /// shows that the message is complete.
     pub written_early: bool,
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
     /// connection ends earlier. A put that is not done may then be repeated over another path.
@@ -387,9 +388,9 @@ pub trait Lane: Send + fmt::Debug {
     /// When there is no such endpoint, or the note is too long.
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError>;
 
-    /// Replaces the location from which a put reads its [`WorkRequest::Put::tail`] by `tail`, which
-    /// holds the same bytes. After this returns, nothing reads the old location any more. Does
-    /// nothing if the put is done or was never taken.
+    /// Makes a put read its [`WorkRequest::Put::tail`] from a new location, the argument `tail`.
+    /// The new location holds the same bytes. After this returns, nothing reads the old location
+    /// any more. Does nothing if the put is done or was never taken.
     ///
     /// # Errors
     ///
@@ -409,13 +410,14 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Makes the peer's next put to `from` arrive in `into` instead. `from` is memory shared with
-    /// that peer, and `into` has the same length. The redirection covers bytes of one put, from the
-    /// beginning of `from` to its end at most; bytes that the put writes before `from` are not
-    /// redirected. `None` cancels the redirection: nothing is written to `into` any more, and the
-    /// bytes of an unfinished put are where they would be without the redirection. Returns false,
-    /// and changes nothing, if too much of the put has arrived, or if the put reaches beyond
-    /// `from`. Take all [`Event`]s before calling this: the lane forgets a put that has arrived
-    /// whole, and would redirect the put after it.
+    /// that peer, and `into` has the same length. The redirection covers the bytes of one put from
+    /// the beginning of `from` on; the put must not reach beyond the end of `from`. Bytes that the
+    /// put writes at offsets below the beginning of `from` are not redirected. `None` cancels the
+    /// redirection: nothing is written to `into` any more, and the bytes of an unfinished put are
+    /// where they would be without the redirection. Returns false, and changes nothing, if too much
+    /// of the put has arrived, or if the put reaches beyond `from`. Take all [`Event`]s before
+    /// calling this: the lane forgets a put that has arrived whole, and would redirect the put
+    /// after it.
     ///
     /// # Errors
     ///
@@ -478,9 +480,10 @@ pub trait Lane: Send + fmt::Debug {
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns whether all posted requests have left this process, so that none needs another
-    /// [`Lane::poll`]. Requests that a broken connection may have swallowed do not count as having
-    /// left, unless the break is older than the time for which a peer may be unreachable. Always
-    /// true where hardware or the peer's memory takes requests over when they are posted.
+    /// [`Lane::poll`]. Requests that a broken connection may have swallowed count as still here at
+    /// first. They count as having left once the break is older than the time for which a peer may
+    /// be unreachable. Always true where hardware or the peer's memory takes requests over when
+    /// they are posted.
     fn is_drained(&self) -> bool {
         true
     }

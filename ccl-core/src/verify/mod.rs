@@ -16,15 +16,16 @@
 //!   of the same steps: if this run ends, all runs do; if it gets stuck, all runs do, at the same
 //!   step.
 //! * **More slots never hurt**. Suppose that a run with one slot per link completes. Suppose also
-//!   that another run, in which each link keeps one slot and gets more at arbitrary times, is
-//!   stuck. Take the first step of the complete run that the stuck run did not do. The stuck run
-//!   did all steps before it, so the messages and units that the step needs are there. On each link
-//!   that the step sends on, all earlier messages were taken out and no later one was put in,
-//!   because one strand writes the link in order: the kept slot is free and the step is possible.
-//!   Hence a receiver's byte budget, from which further slots are granted in any order, is safe if
-//!   it holds one slot per active sender ([`Violation::Budget`]) and the program completes with one
-//!   slot. By the same argument fewer waits never hurt: ranks whose programs have the dependencies
-//!   of the in-place form work together with ranks whose programs lack them ([`Alias::APART`]).
+//!   that another run, in which each link always has one slot or more, is stuck. Take the first
+//!   step of the complete run that the stuck run did not do. The stuck run did all steps before it,
+//!   so the messages and units that the step needs are there. These steps also took all earlier
+//!   messages out of each link that the step sends on: the complete run has only one slot there. No
+//!   later message was put in, because one strand writes the link in order. So a slot is free, and
+//!   the step is possible. Hence a receiver's byte budget, from which further slots are granted in
+//!   any order, is safe if it holds one slot per active sender ([`Violation::Budget`]) and the
+//!   program completes with one slot. By the same argument fewer waits never hurt: ranks whose
+//!   programs have the dependencies of the in-place form work together with ranks whose programs
+//!   lack them ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records the steps that certainly happened before:
 //!   earlier steps of the strand, steps up to the end of an awaited unit *in the awaited chunk, not
 //!   in later ones*, and steps before the sending of a message that was read. A returned slot
@@ -162,8 +163,9 @@ pub struct Report {
     pub in_flight_bytes_max: usize,
 }
 
-/// Lowers the schedules of all ranks, for links with one slot if any link is guaranteed only one,
-/// and for links with more slots otherwise, and checks the programs. `schedules` is in rank order.
+/// Lowers the schedules of all ranks and checks the programs. `schedules` is in rank order. If any
+/// link is guaranteed only one slot ([`sure_slots`]), all schedules are lowered for links with one
+/// slot, else for links with more slots.
 ///
 /// # Errors
 ///

@@ -271,8 +271,9 @@ pub enum Violation {
         /// The fold.
         fold: String,
     },
-    /// A read of an in-place input as output. Out of place, such a read finds garbage. In place, it
-    /// finds an unscaled value: a premultiplied sum scales a value when it is read as input.
+    /// A read of an output element that, in place, still holds the input. Out of place, the same
+    /// read finds garbage. In place, the read finds a value that is not scaled: a premultiplied sum
+    /// scales a value only when a fold reads the value from the input.
     #[error("{spot} is read as output by strand {strand} while it still holds the input: {fold}")]
     InputAsOutput {
         /// The element.

@@ -413,8 +413,9 @@ impl World {
         for target in targets {
             match *target {
                 Location::Cells { first, output, .. } => {
-                    // The message of an early task may be placed in the output before every other
-                    // access to the output, so no access counts as ordered before this write.
+                    // The message of an early task may be placed in the output at any time before
+                    // the task's turn. So every recorded access to these cells counts as not
+                    // ordered before this write.
                     let early = task.early && output;
                     let outcome = self.access(rank, stamp, |memory, ordered| {
                         memory.write(first, values, stamp, |other| !early && ordered(other))
@@ -440,7 +441,9 @@ impl World {
         }
     }
 
-    /// Runs an access to memory with the happens-before order of the strand's clock.
+    /// Calls `access` with the rank's memory and a function. The function returns whether an
+    /// earlier access, named by its stamp, happened before this one by the clock of this access's
+    /// thread.
     fn access<T>(
         &mut self,
         rank: Rank,

@@ -141,7 +141,8 @@ fn mutate_schedule(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group,
             let before = slice.parts.first;
             slice.parts.first = before.plus(by);
             if before.eval(&[0; DEPTH]) == slice.parts.first.eval(&[0; DEPTH]) {
-                // The part is the same: a sum below zero counts as 0, and modulo 1 every sum is 0.
+                // The shift has no effect: `Affine::eval` returns 0 for a part number below zero,
+                // and a part number modulo 1 is always 0.
                 return None;
             }
             format!("with a part number shifted by {by}: {op}")
@@ -302,10 +303,10 @@ fn broken_algorithms_are_rejected() {
     let tallies = tallies.into_inner().unwrap();
     print(&tallies);
     for (kind, tally) in &tallies {
-        // A mutant can be redundant if it drops a wait that other waits imply, swaps independent
-        // ops, or changes a part number in a v-variant's buffer that has only one block: a block
-        // that does not exist there begins at element 0, as block 0 does. A missing or misdirected
-        // message is never redundant.
+        // A mutant can be redundant if it drops a wait that other waits imply, or swaps independent
+        // ops. A changed part number can be redundant in a v-variant's buffer of one block: the
+        // layout gives every missing block the start of block 0, element 0. A missing or
+        // misdirected message is never redundant.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,
             Kind::DropTarget => 99,

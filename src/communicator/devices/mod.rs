@@ -200,7 +200,9 @@ pub(super) fn silent_within(config: &Config) -> Duration {
     config.timeout.saturating_mul(100)
 }
 
-/// Returns the demands on the only device of a rank.
+/// Returns the demands ([`Setup`]) with which devices are opened if every rank takes one device;
+/// [`Devices::open`] sets `has_core`. If a rank takes several devices, [`rails`] changes these
+/// demands.
 fn demands(config: &Config) -> Setup {
     Setup::new(config.dead_after, silent_within(config))
 }

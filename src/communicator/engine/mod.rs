@@ -150,7 +150,8 @@ pub(super) struct Engine {
     pub(super) plans: Vec<Plan>,
     stall_detector: StallDetector,
     recent: Option<PlannedCall>,
-    /// Plans of the last group of messages that sends, and of the last one that only receives.
+    /// Index of the plan of the last group that has sends, and index of the plan of the last group
+    /// that has receives only.
     last_groups: [usize; 2],
     predictions: PredictionCache,
     /// Kernel of messages, which are bytes.

@@ -145,8 +145,8 @@ impl Engine {
             let theirs = self.record_of(peer).filter(|theirs| theirs.sequence > own.sequence);
             self.stall_detector.ahead.extend(theirs.map(|theirs| (peer, theirs)));
         }
-        // The links are read after the records: messages that the ranks ahead sent in our call have
-        // arrived by then.
+        // The links are read after the records. A rank in a later call published its record after
+        // it had sent all its messages of this call, so these messages have arrived by now.
         self.find_awaited(running);
         let StallDetector { ahead, awaited, .. } = &self.stall_detector;
         let awaits = |rank| awaited.iter().any(|(link, _)| link.peer == rank);

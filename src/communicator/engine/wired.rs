@@ -61,8 +61,8 @@ impl Engine {
             let record = region.as_ref().map(|region| segment.record(region));
             records.push(record.transpose().map_err(memory)?);
         }
-        // If all peers are reached by messages, no peer rings the doorbell, so the engine has
-        // none: an arriving message then ends a sleep.
+        // The engine keeps its doorbell only if a peer shares memory with it and so can ring the
+        // doorbell. Without a doorbell, an arriving message ends the engine's sleep.
         let own_doorbell = doorbells[rank as usize].take();
         let own_doorbell = own_doorbell.filter(|_| duplexes.iter().any(Option::is_some));
         let own_record = records[rank as usize].take();

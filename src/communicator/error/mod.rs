@@ -33,7 +33,7 @@ pub enum Error {
     /// unharmed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// No communicator could be made from another one.
+    /// An attempt to make a communicator from an existing communicator failed.
     #[error(transparent)]
     Derive(#[from] DeriveError),
     /// The configuration or the host does not allow the communicator.

@@ -228,7 +228,10 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
         to.source.write(0, &clean).map_err(failed("writing"))?;
         arrives(fixture, &mut pair, polls, HEAD + bytes)?;
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
-        ensure!(there == clean, "after {polls} polls: the put followed a redirect that was undone");
+        ensure!(
+            there == clean,
+            "after {polls} polls: the put wrote to the target of a cancelled redirect"
+        );
         ensure!(
             here == text,
             "after {polls} polls: the bytes are not in the memory that the put names"
@@ -251,7 +254,10 @@ fn too_long(fixture: &dyn Fixture) -> Outcome {
     pair.post(fixture, 0, &work)?;
     arrives(fixture, &mut pair, 1, HEAD + bytes)?;
     let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
-    ensure!(there.iter().all(|byte| *byte == UNTOUCHED), "the put followed the redirect");
+    ensure!(
+        there.iter().all(|byte| *byte == UNTOUCHED),
+        "a put that exceeds its redirect wrote to the redirect's target"
+    );
     ensure!(here == text, "the bytes are not in the memory that the sender named");
     PASSED
 }

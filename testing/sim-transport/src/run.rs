@@ -100,8 +100,8 @@ impl<P: Ports> Operation<P> {
             return Ok(Step::Waiting);
         }
         if self.done {
-            // Errors are ignored after `close`: the death of a peer does not invalidate the result,
-            // and no message can reach that peer.
+            // After `close`, an error in `polled` is ignored, and an error of `flush` counts as
+            // flushed: a dead peer does not invalidate the result, and needs no more messages.
             return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
         }
         polled.map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! Functions with the signatures of libfabric's, and the tables of its objects.
+//! Functions with the signatures of libfabric's functions, and the function tables of the objects
+//! that these functions hand out.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;

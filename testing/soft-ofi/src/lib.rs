@@ -155,10 +155,11 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
-    /// Makes an internal packet of the provider fail at each endpoint. As in older providers, the
-    /// failed completion has no context. Returns the number of endpoints that have an event queue.
-    /// Tests check that all endpoints have one: if an endpoint has none, such a failure makes
-    /// libfabric's provider for EFA end the process.
+    /// Makes an internal packet of the provider, which belongs to no request, fail at each
+    /// endpoint. As in older providers, the failed completion has no context. Returns the number of
+    /// endpoints that have an event queue. Tests check that each endpoint has an event queue: at an
+    /// endpoint without an event queue, such a failure makes libfabric's EFA provider end the
+    /// process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

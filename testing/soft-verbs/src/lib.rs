@@ -20,7 +20,7 @@ use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, ibv_event_type, ib
 pub use calls::functions;
 use network::Fault;
 pub use network::Traffic;
-/// Bindings, which name the statuses and events that tests let devices report.
+/// Bindings with the names of the statuses and events that a test can make a device report.
 pub use rdma_sys as sys;
 
 /// Limits of a device.

@@ -1,5 +1,5 @@
-//! Objects that callers hold, and accesses to the callers' memory. All accesses to raw memory are
-//! in this module.
+//! Objects that callers hold, event descriptors, and accesses to payloads in the callers' memory.
+//! Only this module reads or writes payloads.
 
 use std::os::raw::c_void;
 

@@ -11,9 +11,9 @@ use ferroccl::Collective;
 #[command(after_help = "\
 A seat is a GPU of a host, or a NUMA node if the host has no GPUs: one rank runs on it. Seats are
 numbered host by host, in the order of --hosts. A scheduler numbers ranks in the same order. The
-output lists, for each seat, the rank that should run there. A program adopts this order by a split
-of the communicator into one group: the key of each process is the rank that the output lists for
-its seat. A launcher adopts the order by its list of hosts or its rank file.
+output lists, for each seat, the rank that should run there. A program adopts this order by
+Communicator::split: each process gives the color 0, and as its key the rank that the output lists
+for the seat of this process. A launcher adopts the order by its list of hosts or its rank file.
 Examples:
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385 --algo hierarchical -b 64M

@@ -618,13 +618,15 @@ fn page() -> String {
 # From the sources to a line of output
 
 This page compares numbers of published sources with the output of the commands that compute them.
-`tools/cli/tests/acceptance.rs` makes the page, and fails if a number differs in the digits that are
-expected, or, where the source has a measurement, by more than the percentage in the last column. To
-update the page, run `FERROCCL_TEST_WRITE=1 cargo test --test cli acceptance`. The column `basis`
-says which numbers a source prints. This project computed the others from the source's formula: such
-a row shows that the command evaluates the formula, and not that a source has the number. Known
-errata of the sources are left out. Where the sources contradict themselves (the bandwidth of the
-spine), that number is an input of the command.
+`tools/cli/tests/acceptance.rs` makes the page. The test fails if a command's number, rounded (or
+cut off, as in the source) to the digits of the expected number, differs from the expected number.
+If the expected number is a measurement, the command's number may differ from it by the percentage
+in the last column. To update the page, run
+`FERROCCL_TEST_WRITE=1 cargo test --test cli acceptance`. The column `basis` says which numbers a
+source prints. This project computed the others from the source's formula: such a row shows that the
+command evaluates the formula, and not that a source has the number. Known errata of the sources are
+left out. The sources contradict themselves about the bandwidth of the spine, so the command gets
+this bandwidth as an input.
 
 In the rows of the first source, a unit is 32 nodes below the same leaf switches, unless the command
 has unit-nodes. D and F are the widths of a layer, whose weights have 2 D F bytes. An inner axis of

@@ -69,9 +69,9 @@ fn function(path: &str) -> Option<&str> {
     path.get(..path.rfind(address)? + address.len())
 }
 
-/// Returns the directory where a GPU's card begins. A GPU of AMD is below the bridges of a switch
-/// on the same card. The search does not go on to AMD's root ports, since they have another vendor
-/// number than its GPUs.
+/// Returns the directory of the outermost PCI function of an AMD GPU's card. If the card has a
+/// switch, this function is a bridge of the switch, above the GPU; else it is the GPU's own
+/// function. Root ports of AMD are not taken for such bridges: they have another vendor number.
 fn card(host: &Files, gpu: &str) -> String {
     let mut top = gpu;
     while let Some((above, _)) = top.rsplit_once('/') {

@@ -111,8 +111,8 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Formats a number in the largest of these units that does not exceed it; if all exceed it, in the
-/// smallest.
+/// Formats a number in the largest unit that is not greater than the number, or in the smallest
+/// unit if all units are greater.
 fn scaled(value: f64, units: &[(&str, f64)]) -> String {
     let unit = units.iter().rev().find(|(_, factor)| value.abs() >= *factor * 0.99999);
     let (name, factor) = unit.or(units.first()).copied().unwrap_or(("", 1.0));

@@ -277,7 +277,7 @@ impl Calls {
     }
 
     /// Returns the sending communicator and its device handle, or 0 for each that does not exist
-    /// (yet). Callers call this again with the same handle, in which plugins keep their state.
+    /// (yet). Callers repeat the call with the same `handle`, in which plugins keep their state.
     pub(crate) fn connect(
         &self,
         context: Opaque,

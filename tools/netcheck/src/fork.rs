@@ -1,4 +1,5 @@
-//! Forks a child that does nothing: a plugin must survive the forks by which programs run commands.
+//! Forks a child that does nothing. A program forks to run a command, and a plugin in the program
+//! must survive the fork.
 
 use crate::stop::{Outcome, failed};
 

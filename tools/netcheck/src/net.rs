@@ -186,7 +186,8 @@ impl Comm {
         accepted("regMr", result).map(|()| registration)
     }
 
-    /// Registers device memory of a DMA-BUF descriptor; `None` if the plugin has no `regMrDmaBuf`.
+    /// Registers memory as device memory with a DMA-BUF descriptor; `None` if the plugin has no
+    /// `regMrDmaBuf`.
     pub(crate) fn register_dma_buf(
         &self,
         memory: Memory,

@@ -52,13 +52,15 @@ struct Process {
     verdict: Option<Verdict>,
     /// Exit status, as soon as it is known.
     status: Option<ExitStatus>,
-    /// True if the process kills itself, so that its peer alone decides the point.
+    /// True if the process has said that it is about to kill itself. The verdict of the peer alone
+    /// then decides the point.
     is_doomed: bool,
     words: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// Runs a point in fresh processes of this program. `again` holds the first arguments of each such
-/// process: none if the program is netcheck, or the subcommand that runs netcheck.
+/// Runs a point in fresh processes of this program. `again` holds the arguments that precede
+/// netcheck's own arguments in these processes: the subcommand `netcheck` in the program
+/// `ferroccl`, no argument in the program `netcheck`.
 ///
 /// # Errors
 ///

@@ -24,10 +24,12 @@ pub(crate) const POINT: Point = Point {
 
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// Bytes of all timed messages of one size, in one direction, when the latency is measured. Limits
-/// on the number of messages take precedence.
+/// Bytes to send in each direction to measure the latency of one message size, without the warm-up.
+/// The number of messages in a direction stays from 20 to 2,000, even if their bytes then differ
+/// from this value.
 const LATENCY_BYTES: usize = 64 << 20;
-/// Bytes like [`LATENCY_BYTES`], when the bandwidth is measured.
+/// Bytes to send to measure the bandwidth of one message size, without the warm-up. The number of
+/// messages stays from 16 to 4,000, even if their bytes then differ from this value.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Number of connections whose memory is measured.
 const CONNECTIONS: usize = 16;

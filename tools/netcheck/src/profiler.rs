@@ -1,6 +1,6 @@
-//! NCCL's profiler, as a plugin sees it. NCCL passes the handle of an event of its own with each
-//! request. A plugin reports the begin, the updates and the end of events that it has itself. The
-//! parent of such an event must be an event that NCCL has passed.
+//! NCCL's profiler, as a plugin sees it. With each request that NCCL profiles, NCCL passes the
+//! handle of an NCCL event. A plugin tells the profiler when an event of the plugin begins, is
+//! updated or ends. The parent of each event of a plugin must be an event that NCCL has passed.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

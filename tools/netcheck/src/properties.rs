@@ -23,8 +23,8 @@ pub(crate) struct Properties {
     pub(crate) receives_max: i32,
     pub(crate) device_type: i32,
     pub(crate) device_version: i32,
-    /// Number of physical devices that this device consists of, and all entries of the array of
-    /// their numbers.
+    /// Number of physical devices that this device consists of, and the array of the indices of
+    /// these devices, unused entries included.
     pub(crate) parts: (i32, Vec<i32>),
     pub(crate) transfer_bytes_max: usize,
     pub(crate) rail: i16,

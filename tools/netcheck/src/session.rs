@@ -10,8 +10,8 @@ use crate::report::{self, Line, Summary};
 use crate::{pair, part, performance};
 
 /// Checks a plugin and prints the results. Each point runs in processes of its own, which are
-/// further runs of this program. `again` holds the arguments that precede netcheck's own arguments
-/// on their command lines: a subcommand, or none.
+/// further runs of this program. The command line of such a process begins with the arguments in
+/// `again` (a subcommand, or none), before netcheck's own arguments.
 #[must_use]
 pub fn run(arguments: &Arguments, again: &[&str]) -> ExitCode {
     let chosen = match choose(arguments) {

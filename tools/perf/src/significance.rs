@@ -180,8 +180,9 @@ mod tests {
 
     #[test]
     fn few_samples_match_the_table_of_mann_and_whitney() {
-        // Table I of Mann and Whitney's paper, to three digits: the probability that U is at most
-        // the index. U of the new samples is n m minus U of the old ones, hence n * m - u below.
+        // Table I of Mann and Whitney's paper, to three digits: the entry with index u is the
+        // probability that U of the old samples is at most u. This is the probability that U of
+        // the new samples is at least n m - u, because both U add up to n m.
         let tables: [(usize, usize, &[f64]); 4] = [
             (3, 3, &[0.050, 0.100, 0.200, 0.350, 0.500, 0.650]),
             (4, 3, &[0.028, 0.057, 0.114, 0.200, 0.314, 0.429, 0.571]),

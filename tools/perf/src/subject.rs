@@ -149,8 +149,9 @@ pub enum Buffers<'a> {
         output: &'a mut [u8],
     },
     /// The larger of the two buffers, with the smaller one inside it, as in NCCL's in-place form.
-    /// The input of `all_gather` and `gather` and the output of `reduce_scatter` and `scatter` are
-    /// block `rank`; all other buffers begin at the start.
+    /// In `all_gather` and `gather`, the input is block `rank` of the output. In `reduce_scatter`
+    /// and `scatter`, the output is block `rank` of the input. In other collectives, input and
+    /// output both begin at the start.
     InPlace(&'a mut [u8]),
 }
 

@@ -22,9 +22,9 @@ use crate::scenario::{
 Without --scenario, the experiments are listed; --list also shows their parameters. The same seed
 gives the same output, byte for byte. The exit status is 0 if all experiments could run, even if
 results differ from expectations, and 2 if an experiment could not run.
-With --on, an experiment uses another network's switches, hosts and links within hosts; only job,
-scale, schemes, straggler and incast can. --replay FILE with --on sends a traffic matrix over that
-network.
+With --on, an experiment uses another network's switches, hosts and links within hosts. Only the
+experiments job, scale, schemes, straggler and incast take --on. --replay FILE with --on sends a
+traffic matrix over the network that --on names.
 Examples:
   ferroccl sim
   ferroccl sim --scenario f2
@@ -363,7 +363,7 @@ mod tests {
             ("ferroccl sim --scenario job --set racks=64,mib=65536", "million steps"),
             ("ferroccl sim --scenario f14 --work 0", "streams would take"),
             ("ferroccl sim --replay x --on superpod-256 --hosts 2 --work 0", "million steps"),
-            ("ferroccl sim --scenario f12 --on p5", "run an experiment for any network: job"),
+            ("ferroccl sim --scenario f12 --on p5", "an experiment that runs on any network: job"),
             ("ferroccl sim --scenario schemes --on p5", "schemes needs at least 2; take another"),
             ("ferroccl sim --scenario job --on h100", "no switches between hosts"),
             ("ferroccl sim --scenario job --on p6", "there is no file p6"),

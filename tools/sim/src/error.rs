@@ -53,7 +53,7 @@ pub enum SimError {
     /// A network given for an experiment that runs only on the network of Meta's paper.
     #[error(
         "{scenario} tests claims of Meta's paper on RoCE about the paper's own network; leave out \
-         --on, or run an experiment for any network: {which}"
+         --on, or choose an experiment that runs on any network: {which}"
     )]
     OwnNetwork {
         /// Name of the experiment.

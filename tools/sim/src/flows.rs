@@ -4,8 +4,8 @@
 //! [`Flows::settle_s`]. Until the rates are recomputed, a new flow gets the capacity left on its
 //! links, including that of ended flows. The other flows keep their rates, so no link exceeds its
 //! capacity. With an interval of 0 the result is exact. If thousands of flows end one after
-//! another, even an interval that is a small part of the time of one flow makes the simulation much
-//! faster.
+//! another, a longer interval makes the simulation much faster, even if the interval is much
+//! shorter than the duration of one flow.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -318,9 +318,9 @@ impl Network {
         self.even
     }
 
-    /// Divides the hosts into blocks of `hosts` hosts. Returns the counterpart of `link` in the
-    /// first block: the link whose position there is that of `link` in its own block. A block must
-    /// consist of whole groups.
+    /// Returns the counterpart of `link` in the first block of hosts; each block is `hosts`
+    /// consecutive hosts. The counterpart has the same position in the first block as `link` has in
+    /// the block of `link`. A block must consist of whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {

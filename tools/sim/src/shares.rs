@@ -1,10 +1,10 @@
 //! Rates of flows on shared links: max–min fairness by progressive filling.
 //!
 //! All rates grow equally until a link is full; then the rates of its flows are fixed and the
-//! others keep growing. The result is the only allocation in which a flow can get a higher rate
-//! only if another flow, with the same or a lower rate, gets less. A flow that is spread over
-//! several paths puts only a part of its rate (a *weight*) on each link. A flow may also have its
-//! own limit.
+//! others keep growing. In the result, no flow can get a higher rate without taking bandwidth from
+//! another flow that has the same or a lower rate; no other allocation has this property. A flow
+//! that is spread over several paths puts only a part of its rate (a *weight*) on each link. A flow
+//! may also have its own limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -71,7 +71,8 @@ pub struct Outcome {
     pub time_s: f64,
     /// Bytes that passed each link.
     pub carried_bytes: Vec<f64>,
-    /// Sum of the weights of the flows over each link; each queue pair that was used is one flow.
+    /// Per link: the sum of the weights with which queue pairs use the link. Each queue pair counts
+    /// once, on the path that its first bytes take.
     pub flows: Vec<f64>,
     /// Number of work requests, and also of acknowledgements.
     pub requests: u64,

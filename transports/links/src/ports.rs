@@ -182,9 +182,10 @@ impl CpuPorts {
         messages.open(buffers.filter_map(|(address, bytes)| {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
             let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);
-            // SAFETY: the caller's promise. Nobody owns the memory; instead `close` ends every use
-            // of the region before the caller has its buffers back. The region is written only
-            // where the program asks for a message, so never in a buffer that is only read.
+            // SAFETY: the caller's promise. `owner` is a placeholder that does not keep the memory
+            // alive: `close` ends every use of the region before the caller has its buffers back.
+            // The region is written only where the program asks for a message, so never in a buffer
+            // that is only read.
             Some(unsafe { Region::new(start, bytes, owner) })
         }));
     }

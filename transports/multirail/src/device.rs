@@ -53,8 +53,8 @@ impl RailsDevice {
             written_early: caps.iter().all(|caps| caps.written_early),
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
-            // Puts of data that are not done may fill three quarters of a rail's window at most.
-            // The rest is for credits and CTS.
+            // Unfinished puts of data fill at most three quarters of a rail's window. The rest of
+            // the window is for credits and CTS.
             depth_max: depth.min(WINDOW - WINDOW / 4),
             bandwidth_bytes_per_s: caps.iter().map(|caps| caps.bandwidth_bytes_per_s).sum(),
             latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),
@@ -129,8 +129,8 @@ impl Device for RailsDevice {
     }
 
     /// Registers memory with all devices, or with none. Memory that only some devices can reach
-    /// would be unreachable after these devices have failed. The bytes of memory that is not
-    /// registered are copied instead, and the copy can go over any device.
+    /// would be unreachable after these devices have failed. If the registration fails,
+    /// `MessageLinks` copies the bytes instead, and any device can carry the copy.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
         self.register_with(region, Vec::new(), |_| false)
     }

@@ -11,7 +11,8 @@ use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, PutPath, Rail, Stage};
 use crate::rendezvous::{DeviceListeners, Dial, LinkId, LinkOrigin};
 
-/// Largest number of fragments by which a fragment of a note may be ahead of the next expected one.
+/// Largest difference between the number of an arriving fragment of a note and the number of the
+/// next expected fragment.
 const EARLY_MAX: usize = 4096;
 /// Number of newly shared regions after which a link forgets all deregistered regions.
 const SHARES_STEP: usize = 64;
@@ -287,7 +288,7 @@ impl Link {
         }
     }
 
-    /// Forgets memory that no put names again. Returns its handle on each rail.
+    /// Removes an import that no later put uses. Returns the import's handle on each rail.
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);

@@ -20,7 +20,7 @@ const KEY_FIXED_BYTES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RailFailure {
     pub(crate) rail: u8,
-    /// Number of times that the rail had come back when it failed.
+    /// Number of times that the rail had come back before this failure.
     pub(crate) epoch: u32,
     /// Number of puts with an immediate that were done since the rail last came back.
     pub(crate) done: u64,
@@ -33,7 +33,8 @@ pub(crate) struct RailFailure {
 pub(crate) struct ArrivalReport {
     pub(crate) rail: u8,
     pub(crate) epoch: u32,
-    /// Number of puts that were done and have not arrived. If it is not 0, the link is lost.
+    /// Number of puts that were reported as done although they have not arrived. If this number is
+    /// not 0, the link is lost.
     pub(crate) missing: u64,
     /// True for each put that has arrived, in the order of `RailFailure::open`.
     pub(crate) arrived: Vec<bool>,

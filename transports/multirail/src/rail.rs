@@ -21,12 +21,12 @@ const HEARD: usize = 2 * WINDOW;
 /// takes a new put for an old one. The peer remembers the immediates of the last [`HEARD`]
 /// arrivals, and puts can arrive out of order by up to [`WINDOW`].
 const IMMEDIATES: usize = 4 * WINDOW;
-/// Number of different immediates that a user of this crate must use in turn for puts that would
-/// otherwise have equal immediates. When a rail fails, its peer tells puts apart by their
-/// immediates, so no immediate may occur twice among `IMMEDIATES` consecutive puts of a rail.
-/// With `TURNS` immediates, this holds for puts that are spread evenly over up to [`RAILS_MAX`]
-/// rails: `IMMEDIATES` consecutive puts of a rail are then among `TURNS` consecutive puts of the
-/// link.
+/// Number of consecutive puts of a link whose immediates must all differ. Puts that would otherwise
+/// have equal immediates can carry a counter in them, which takes at least `TURNS` values in turn.
+/// When a rail fails, the peer tells the rail's puts apart by their immediates, so no immediate may
+/// occur twice among `IMMEDIATES` consecutive puts of a rail. If puts are spread evenly over up to
+/// [`RAILS_MAX`] rails, `IMMEDIATES` consecutive puts of a rail are among `TURNS` consecutive puts
+/// of the link.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
@@ -169,8 +169,8 @@ pub(crate) struct Rail {
     open_control: usize,
     /// Bytes of the open puts.
     bytes: usize,
-    /// Load of the rail's device, shared by all links, so that links with one put each under way
-    /// choose different devices.
+    /// Load of the rail's device. All links add their puts to this load, so each link also takes
+    /// the other links' puts into account when it chooses a rail.
     load: Arc<Load>,
     arrivals: Arrivals,
     /// Arrivals before the rail came back, kept until the peer no longer needs them.

@@ -24,7 +24,7 @@ pub(crate) type LinkId = [u8; 16];
 const TEXT_BYTES_MAX: usize = 64;
 /// Longest wait for the other rails after the first one has connected.
 const GATHER: Duration = Duration::from_secs(1);
-/// Longest time that a rail that has come back waits for its link to take it.
+/// Time after which a rail that has come back is dropped, if its link has not taken the rail.
 const RETURN: Duration = Duration::from_secs(5);
 /// Largest number of links that are remembered after they are made: a late rail of a remembered
 /// link does not start a new link.

@@ -88,7 +88,7 @@ fn check(call: &str, returned: i32) -> Result<(), Failure> {
 /// Returns the provider's first offer.
 fn offer(functions: &Functions, provider: &str) -> Result<*mut fi_info, Failure> {
     let name = CString::new(provider)?;
-    // SAFETY: a copy of nothing is an empty offer with all its attributes.
+    // SAFETY: for a null pointer, `fi_dupinfo` returns an empty offer that has all its attributes.
     let hints = unsafe { (functions.dupinfo)(null()) };
     // SAFETY: as above.
     let asked = unsafe { &mut *hints };

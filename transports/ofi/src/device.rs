@@ -58,9 +58,9 @@ pub struct Options {
     /// acknowledged: a message may be done before it has reached the peer's memory, or even the
     /// peer's provider.
     pub acknowledged: bool,
-    /// True if the provider wakes a sleeping lane, where the provider can do so. Otherwise, a
-    /// sleeping lane polls, every 50 µs at first and every millisecond in a long wait, and each
-    /// message takes less time.
+    /// True if the provider is to wake a sleeping lane, where the provider can do so; each
+    /// completion then takes more time. A lane that is not woken polls while it sleeps: every 50 µs
+    /// at first, and every millisecond in a long wait.
     pub woken: bool,
     /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which must be equal on all peers.
     pub eager_limit: String,

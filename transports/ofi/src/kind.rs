@@ -32,9 +32,9 @@ ccl_core::tunables! {
 /// Variable that lets a rank fork on systems where EFA's provider would otherwise end the rank.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
-/// Software providers. A setting that names one of these first does not count as naming devices
-/// ([`TransportKind::names_devices`]), because `FI_PROVIDER` may be set for another program, such
-/// as MPI.
+/// Software providers. A setting whose first provider is one of these does not count as naming
+/// devices ([`TransportKind::names_devices`]), because `FI_PROVIDER` may be set for another
+/// program, such as MPI.
 const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
 
 /// Returns the providers that a setting names, in its order. `FI_PROVIDER` may be a list, or a list

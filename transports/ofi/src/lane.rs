@@ -490,8 +490,8 @@ impl OfiLane {
         }
     }
 
-    /// Closes the endpoints of each group that gets no new peers, because all its peer numbers are
-    /// used, and whose peers are all detached.
+    /// Closes the endpoints of each full group whose peers are all detached. A full group has used
+    /// all its peer numbers, so no new peer joins it.
     fn close_groups(&mut self) {
         let mut posted = lock(&self.posted);
         for (group, peers) in self.peers.chunks_exact(self.peers_max).enumerate() {

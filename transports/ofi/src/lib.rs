@@ -29,9 +29,9 @@
 //!
 //! Over the provider `shm`, libfabric itself crashes if two ranks of one process use it: at a put
 //! to an endpoint that the process has closed and, in version 2.5, at long messages in both
-//! directions. Ranks that are processes of their own are not affected. They are affected by locks
-//! that the provider's processes share, in all versions but 2.5: a rank that is killed or stopped
-//! while it holds such a lock makes a call of another rank wait without a limit.
+//! directions. Ranks that are processes of their own do not crash. But in all versions except 2.5,
+//! the provider's processes share locks: a rank that is killed or stopped while it holds such a
+//! lock makes a call of another rank wait without a limit.
 
 mod device;
 mod endpoints;

@@ -178,8 +178,8 @@ pub(crate) struct Peer {
     has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
     sent_report: CountReport,
-    /// Number of arrived immediates, and the number of the peer's reports of a larger count since
-    /// the last arrival.
+    /// Number of arrived immediates, with the reports in which the peer claims more. After an
+    /// arrival, the count of these reports begins anew.
     missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,

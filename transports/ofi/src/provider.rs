@@ -25,12 +25,13 @@ const LIMITED: &str = "tcp;ofi_rxm";
 /// `ofi_rxm` by default.
 const LIMITED_BEFORE: u32 = 120;
 
-/// Provider whose processes share spin locks, and the effect. The locks lie in shared memory, and
-/// nothing releases the lock of a process that has ended.
+/// Provider whose processes share spin locks. The locks lie in shared memory, and nothing releases
+/// the lock of a process that has ended.
 const LOCKED: &str = "shm";
+/// Effect of the locks of [`LOCKED`], for the user.
 pub(crate) const LOCKED_EFFECT: &str = "a rank that is killed or stopped can hold a lock of the \
      provider's; a call of another rank then waits for the lock without a limit: use \
-     FERROCCL_TRANSPORT=shm, ferroccl's own shared memory, or libfabric 2.5";
+     FERROCCL_TRANSPORT=shm (ferroccl's own shared memory) or libfabric 2.5";
 /// Major version of [`LOCKED`] without such locks: that of libfabric 2.5.
 const UNLOCKED: u32 = 205;
 

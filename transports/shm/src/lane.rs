@@ -26,7 +26,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// offers of memory arrive before the first put.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// Limit on a peer's offers of memory that are kept until they are mapped.
+/// Limit on a peer's offers of memory that are not mapped, those whose mapping failed included.
 const OFFERS_MAX: usize = 1 << 16;
 
 /// Limit on a peer's offers that each hold an open descriptor in this process. Unit tests have a
@@ -135,7 +135,7 @@ impl Endpoint {
                 TransportError::Lost { peer: self.peer(), reason }
             }
             Errno::AGAIN | Errno::TOOMANYREFS => {
-                os("sending a descriptor", error, "let the peer import the memory already shared")
+                os("sending a descriptor", error, "first let the peer import what you have shared")
             }
             error => os("sending a descriptor", error, DESCRIPTORS),
         })?;

@@ -37,8 +37,8 @@ pub struct Dialler {
     answering: bool,
     /// Reasons why addresses have failed.
     failures: Vec<String>,
-    /// True if a later attempt may succeed: at least one failure was not a refused
-    /// connection.
+    /// True once something other than a refused connection (`ECONNREFUSED`) has failed: a later
+    /// attempt may then succeed.
     is_retryable: bool,
 }
 
@@ -81,7 +81,7 @@ impl Dialler {
                     let (address, shake) = self.shakes.swap_remove(0);
                     return Ok(Some((address, shake.into_connection())));
                 }
-                // The right listener refuses this process: no other address leads to a better one.
+                // A refusal ends the attempt: the listener would refuse at its other addresses too.
                 Err(error @ TransportError::Refused { .. }) => return Err(error),
                 Err(error) => {
                     self.is_retryable = true;
@@ -158,8 +158,8 @@ impl Dialler {
         !self.shakes.is_empty()
     }
 
-    /// Returns whether a later attempt may succeed: at least one failure was not a refused
-    /// connection. For example, the handshake failed, or the path to the host is broken.
+    /// Returns whether a later attempt may succeed: something other than a refused connection
+    /// (`ECONNREFUSED`) has failed, for example a handshake or the path to the host.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_retryable

@@ -168,9 +168,9 @@ impl SocketHandshake {
         // No byte past the handshake is read: frames follow it.
         let Some(message) = self.read()? else { return Ok(false) };
         match self.handshake.take(&message) {
-            // The peer looks for another listener. It is turned away before the challenge is sent,
-            // so that it tries its next address: after a challenge, a hang-up would mean to it that
-            // the secret was refused.
+            // The peer looks for another listener. This side hangs up before it sends a challenge,
+            // so that the peer tries its next address. After a challenge, the peer would take the
+            // hang-up for a refusal of its secret.
             Ok(_) if self.is_misled() => {
                 Err(self.refused("it was looking for another listener".to_owned()))
             }

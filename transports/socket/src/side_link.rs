@@ -157,7 +157,8 @@ impl SideLink {
         };
         tracing::info!(self.peer, "the side connection is back");
         self.connection.replace_connection(connection);
-        // This break ends when the peer has resumed.
+        // A break lasts until the peer has resumed on the new connection. If this side has not
+        // found the old connection broken, the break begins here.
         Break::begin(&mut self.broken, ConnectionEnd::Closed, now);
         Ok(true)
     }

@@ -8,7 +8,7 @@ use ccl_memory::{Region, RegionError};
 use crate::error::ProtocolError;
 use crate::frame::Header;
 
-/// Limit on bytes that a redirect copies, because they arrived before the redirect. A redirect that
+/// Largest number of already arrived bytes that a redirect copies to its target. A redirect that
 /// would copy more is refused.
 const DIVERTED_BYTES_MAX: usize = 8 << 10;
 

@@ -99,11 +99,11 @@ impl Stripe {
         self.connection.as_ref().is_none_or(Connection::is_flushed)
     }
 
-    /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
-    /// whether the farewell is queued. A stripe that is resuming queues the farewell at once, and
-    /// leaves its frames unwritten: it may write them only after the peer has reported how many it
-    /// has received. This side is leaving and may discard the report, so a farewell that waited for
-    /// the frames could wait for ever.
+    /// Queues the farewell once all frames are written: the peer reads nothing after the farewell.
+    /// Returns whether the farewell is queued. A resuming stripe may write its puts and notes only
+    /// after the peer has reported how many have arrived. This side is leaving and may discard that
+    /// report, so a resuming stripe queues the farewell at once, and leaves puts and notes
+    /// unwritten.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());

@@ -7,10 +7,10 @@ use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 use crate::Options;
 use crate::queue_pair::QueuePair;
 
-/// Largest number by which [`Options::writes`] and [`Options::immediates`] are divided for a queue
-/// pair. Each queue pair has at least a quarter of either number, even if 16 queue pairs have one
-/// traffic class, since a rule of the policy may use only one of the 16. The queue pair for credits
-/// and CTS has a quarter, since credits and CTS are fewer than data puts.
+/// Largest divisor of [`Options::writes`] and [`Options::immediates`] for one queue pair. Each
+/// queue pair has at least a quarter of either number, even if 16 queue pairs share one traffic
+/// class: a rule of the policy may use only one of the 16. The queue pair for credits and CTS has a
+/// quarter, since credits and CTS are fewer than data puts.
 const SHARES_MAX: u32 = 4;
 /// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;

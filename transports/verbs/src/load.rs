@@ -38,11 +38,12 @@ impl Load {
         Load { own: 0, port: shared, has_refused: false }
     }
 
-    /// Returns whether a put of `bytes` bytes may be sent now; false after a refusal, until
-    /// `Load::ask_again`. Otherwise true if the port's bytes under way, with the put, stay within
-    /// the budget. Other lanes may be late to report their bytes as done, so also true if the
-    /// lane's own bytes, with the put, stay within its share (the budget divided by the number of
-    /// the port's lanes), or if the lane has no bytes under way.
+    /// Returns whether a put of `bytes` bytes may be sent now. Returns false after a refusal, until
+    /// `Load::ask_again`. Otherwise returns true if one of three conditions holds: the port's bytes
+    /// under way, with the put, stay within the budget; the lane's own bytes, with the put, stay
+    /// within the lane's share (the budget divided by the number of the port's lanes); or the lane
+    /// has no bytes under way. The last two let a lane send even while other lanes are late to
+    /// report their bytes as done.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
         let fits = there.saturating_add(bytes) <= budget_bytes;

@@ -13,7 +13,7 @@ use crate::gid::{self, Choice, GidError};
 use crate::native::{Context, Domain, GidRow};
 use crate::status;
 
-/// Limit on failed queue pairs that are remembered until their failure is taken.
+/// Largest number of failed queue pairs whose failures a port keeps for [`Port::take_failure`].
 const PAIRS_MAX: usize = 256;
 
 /// A port in use.

@@ -76,8 +76,8 @@ pub(crate) struct QueuePair {
     bytes: usize,
     /// Path to the peer, once connected.
     path: Option<Path>,
-    /// True if the queue pair reports no more completions: it has failed and reported all earlier
-    /// ones, or it could not be stopped.
+    /// True if no further completion of the queue pair is awaited: one of its receive requests has
+    /// failed, or the queue pair could not be stopped.
     pub(crate) is_flushed: bool,
     /// True if an inline write is done as soon as it is posted.
     early: bool,

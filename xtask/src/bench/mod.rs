@@ -131,8 +131,8 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     let rounds = options.rounds;
     let text = format!(
         "{}. {setting}; medians over {rounds} interleaved rounds. The value of a round is the \
-         median or the mean of its iterations. In brackets: the smallest and the largest ratio of \
-         a round.\n\n{text}",
+         median or the mean of its iterations. In brackets: the smallest and the largest of the \
+         rounds' ratios.\n\n{text}",
         Provenance::now().sentence()
     );
     println!("\n{text}");

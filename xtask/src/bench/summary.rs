@@ -45,7 +45,8 @@ pub(super) fn in_turn(
     Ok(all)
 }
 
-/// Returns the ratio of the medians and, in brackets, the smallest and largest ratio of a round.
+/// Returns the ratio of the medians and, in brackets, the smallest and the largest of the rounds'
+/// ratios.
 pub(super) fn ratio(upper: &Series, lower: &Series) -> String {
     let (Some(a), Some(b)) = (upper.median_us(), lower.median_us()) else {
         return "-".to_owned();

@@ -170,8 +170,8 @@ fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     Kernel::prepared(cache)
 }
 
-/// Returns the directory of kernels and jobs. It is in $XDG_CACHE_HOME if that is an absolute path,
-/// and then outlives a checkout; else it is in the target directory.
+/// Returns the directory of kernels and jobs. If $XDG_CACHE_HOME is an absolute path, the directory
+/// is in it and outlives a checkout; else the directory is in the target directory.
 fn cache() -> Outcome<PathBuf> {
     let shared = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = match shared.filter(|path| path.is_absolute()) {

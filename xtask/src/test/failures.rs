@@ -6,7 +6,7 @@
 const HEADING: &str = "failures:";
 /// Start of the line that ends libtest's report.
 const RESULT: &str = "test result: ";
-/// Texts in lines in which a check, a sanitizer or a fuzzer reports an error.
+/// Texts by which a line is recognised as the error report of a check, a sanitizer or a fuzzer.
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
 /// Largest number of lines with one of the [`COMPLAINTS`] that are kept.
 const COMPLAINTS_MAX: usize = 20;

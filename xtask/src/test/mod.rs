@@ -150,8 +150,8 @@ struct Report {
     /// Output of the failed tests.
     told: Vec<String>,
     slowest: Vec<(Duration, String)>,
-    /// Lines to show when the suite has ended, because another suite prints meanwhile; `None` if
-    /// lines are not held back.
+    /// Lines that are held back until the suite has ended, since another suite prints meanwhile;
+    /// `None` if the suite's lines are printed at once.
     held: Option<Vec<String>>,
 }
 

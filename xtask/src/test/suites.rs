@@ -333,7 +333,7 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     (
         "ccl_sim",
         "cli::tests::the_examples_of_its_help_work",
-        "the command's own test runs the same examples",
+        "a test of the command `ferroccl sim` runs the same examples",
     ),
     ("tcp", "conformance::tcp_with_several_sockets_passes", "another test uses them with TLS"),
     ("tcp", "conformance::tcp_with_tls_passes", "another test uses TLS on several sockets"),

@@ -2,8 +2,9 @@
 //! (`xtask/tidy-baseline.toml`) has the number of modules in circles per crate; the number may only
 //! fall.
 //!
-//! Two levels are checked: the top modules of a crate, each with everything in its folder, and
-//! single files. A module and its descendants may use each other.
+//! Two levels are checked. On the first, each top module of a crate stands for itself and all
+//! modules below it. On the second, each file stands for itself, and a module and its descendants
+//! may use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +63,9 @@ fn module_of(path: &str) -> Option<(String, String)> {
     Some((folder, module))
 }
 
-/// Returns a path relative to the crate's root; `None` if the path leads out of the crate.
+/// Converts the Rust path `path`, named in `module`, to a path that starts at the crate's root,
+/// without `crate::`. Returns `None` if `path` leads above the crate's root, or does not begin with
+/// `crate::`, `super::` or `self::`.
 fn absolute(module: &str, path: &str) -> Option<String> {
     let mut here: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
     let mut rest = path;

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn of_functions_with_one_name_the_longest_counts() {
+    fn the_longest_of_several_functions_with_the_same_name_counts() {
         let text = format!("mod a {{\n{}}}\n{}", function("f", 90), function("f", 80));
         assert_eq!(giants(&text).functions.get("a.rs::f").map(|giant| giant.lines), Some(90));
     }

@@ -1,4 +1,4 @@
-//! Rule for names in library crates: they use the field's words, as in the table of
+//! Rule for names in library crates: names use the words of NCCL, MPI and RDMA, as in the table of
 //! ARCHITECTURE.md, and not the project's former words for the same things.
 
 use std::collections::BTreeSet;
@@ -33,8 +33,8 @@ const WORDS: [(&str, &str); 23] = [
     ("way", "path, variant, rail"),
 ];
 
-/// Parts of names, in lower case, that are allowed although they have one of the [`WORDS`]: the
-/// field itself uses these parts.
+/// Parts of names, in lower case, that are allowed although they have one of the [`WORDS`], since
+/// these parts are usual terms.
 const NAMES: [&str; 2] = ["in_place", "under_way"];
 
 /// Returns whether the file is in a library crate; bindings are exempt, since C gives their names.

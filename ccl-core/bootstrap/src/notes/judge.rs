@@ -138,8 +138,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Returns how far a rank has come: 0 if it does not answer, the maximum if nothing is known
-    /// of it.
+    /// Returns how far a rank has come: 0 if the rank is silent, the maximum if `seen` leaves the
+    /// rank out.
     fn progress(&self, rank: Rank) -> u64 {
         match self.note(rank) {
             None if self.seen.contains_key(&rank) => 0,

@@ -180,7 +180,7 @@ fn there_is_no_verdict_if_no_rank_waits() {
 
 /// Checks that every combination of the notes below leads to a verdict if rank 0 waits for a peer.
 #[test]
-fn all_notes_lead_to_a_verdict_if_rank_0_waits_exhaustive() {
+fn exhaustive_combinations_of_notes_give_a_verdict_if_rank_0_waits() {
     let choices = |rank: Rank| -> Vec<Option<Note>> {
         let mut all = vec![None, Some(computes(4)), Some(computes(5))];
         all.push(Some(note(Activity::Undriven, 5, &[])));

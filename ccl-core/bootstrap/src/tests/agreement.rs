@@ -90,8 +90,9 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
 
 /// Returns true if all ranks that have a verdict have the same one. The verdict's survivors, except
 /// those that left, must be exactly the ranks that have the verdict (not checked if a rank lacks a
-/// quorum). Returns false if no rank has a verdict and none needs one: too few ranks are left, or
-/// no rank knows of a failure. The error says what is wrong.
+/// quorum). Returns false if no rank has a verdict and none needs one: every running rank counts as
+/// dead, lacks a quorum, knows of no failure or has no connection left. The error says what is
+/// wrong.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;
     let mut survivors = Vec::new();

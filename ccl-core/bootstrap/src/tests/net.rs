@@ -358,8 +358,8 @@ impl Net {
         }
     }
 
-    /// Records a rank's new verdict. Call this after the rank has sent its messages, because a rank
-    /// acts on a verdict only after sending.
+    /// Records a rank's new verdict. Call this after the rank's messages are sent: a rank that ends
+    /// while sending has not acted on its verdict, so that verdict is not recorded.
     fn remember(&mut self, index: usize) {
         let Some(verdict) = self.nodes[index].control.last_verdict().cloned() else { return };
         let known = self.nodes[index].verdicts.last();

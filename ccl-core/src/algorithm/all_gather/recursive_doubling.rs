@@ -8,12 +8,12 @@
 //!
 //! If the number n of ranks is not a power of two, let c be the largest power of two below n. The
 //! ranks below c are core ranks; the others are extra ranks. Each extra rank gives its block to a
-//! partner first (rank c+j to core rank j), and gets all other blocks from that partner last. In
-//! each round, a core rank has two runs of blocks: the blocks of a range of core ranks, and the
-//! blocks of the extra ranks whose partners are the first ranks of that range. The second run
-//! begins c blocks after the first. One message has both runs. Steps: log2 n (log2 c and two more
-//! with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks. Otherwise an extra rank
-//! sends one block, its partner about 2n, and any other rank about n.
+//! partner first (rank c+j to core rank j), and gets all other blocks from that partner last.
+//! Before each round, a core rank has two runs of blocks: the blocks of a range of core ranks, and
+//! the blocks of all extra ranks whose partners are in this range. The second run begins c blocks
+//! after the first. One message has both runs. Steps: log2 n (log2 c and two more with extra
+//! ranks). Bytes sent per rank: n-1 blocks without extra ranks. Otherwise an extra rank sends one
+//! block, its partner about 2n, and any other rank about n.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", 2005.
 

@@ -2,14 +2,18 @@
 //! the same tree, the other half in a second tree whose inner nodes are the leaves of the first.
 //!
 //! ```text
-//!   half 0:  0            half 1:  the mirror image (or, for an odd number n of ranks, the
-//!             \                    same tree with each number plus 1, modulo n), so that the
-//!               4                  odd ranks, leaves in half 0, carry the load in half 1
+//!   half 0:  0
+//!             \
+//!               4
 //!             /   \
 //!            2     6      up:    sum of the children and own input, to the parent
 //!           / \   / \     down:  the parent's result, to the children
 //!          1   3 5   7
 //! ```
+//!
+//! The drawing shows half 0 for 8 ranks. In half 1 of n ranks, rank r has the position of rank
+//! n-1-r if n is even, and of rank r-1 (modulo n) if n is odd. The odd ranks are leaves in half 0
+//! and inner nodes in half 1.
 //!
 //! Steps: about 2 log2 n. Bytes sent per rank: at most twice the buffer. The reduction and the
 //! broadcast overlap, chunk after chunk. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree

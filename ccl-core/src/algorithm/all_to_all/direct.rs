@@ -1,4 +1,5 @@
-//! Direct `all_to_all`: every block goes straight to its rank, the next rank's block first.
+//! Direct `all_to_all`: every rank sends each block straight to the block's destination. The block
+//! for the next rank is sent first.
 //!
 //! ```text
 //!   r ──► r+1   r ──► r+2   …   r ──► r-1        while   r-1 ──► r   r-2 ──► r   …
@@ -16,8 +17,8 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllToAll,
     family: Family::Direct,
     name: "direct",
-    summary: "each block straight to its rank; each rank starts with its successor, so no rank is \
-              overloaded; one step",
+    summary: "each block straight to its destination; each rank sends to its successor first, so \
+              no rank is overloaded; one step",
     schedule,
     order: Order::None,
     steps: |hosts| (hosts.ranks() - 1).min(1),

@@ -1,13 +1,13 @@
-//! Dissemination barrier: each rank tells the ranks at distances 1, 2, 4, … which ranks it knows to
-//! have entered.
+//! Dissemination barrier: in round k, each rank sends one element to the rank 2^k after it, and
+//! folds the element from the rank 2^k before it into its own.
 //!
 //! ```text
-//!   round 0:  r hears from r-1          knows of 2 ranks
+//!   round 0:  r hears from r-1          knows that 2 ranks have entered
 //!   round 1:  r hears from r-2          knows of 4
 //!   round 2:  r hears from r-4          knows of 8
 //! ```
 //!
-//! Each message includes the message received in the previous round, so a rank waits for the
+//! After the first round, a rank sends the result of the previous round's fold. So it waits for the
 //! message of one round before it sends in the next. Steps: ⌈log2 n⌉, for any n. Source: D.
 //! Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", 1988.
 

@@ -1,8 +1,8 @@
 //! Hierarchical `broadcast`: down a binomial tree over hosts, and down one inside each host.
 //!
 //! ```text
-//!   across   root ──► on each other host, the rank with the root's local index (modulo that
-//!            host's size), forwarded by such ranks of other hosts
+//!   across   root ──► one rank of each other host: the one with the root's local index (modulo
+//!            that host's size). Such ranks forward the buffer to further hosts.
 //!   inside   that rank ──► the other ranks of its host
 //! ```
 //!

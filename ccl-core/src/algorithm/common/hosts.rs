@@ -70,8 +70,8 @@ pub(in crate::algorithm) fn each<const N: usize>(
     }
 }
 
-/// The current host of a loop over hosts whose ranks differ only by a shift: the first of these
-/// hosts, and the shift of each iteration.
+/// A loop over hosts: from each host to the next, the numbers of the host and of its ranks change
+/// by constant steps. The methods turn numbers of the first host into those of the current host.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Remote {
     /// The first host.
@@ -88,8 +88,8 @@ impl Remote {
         rank.step(self.dimension, self.rank_step)
     }
 
-    /// Returns the number of the current host, given `host`, the number of the first host. Also
-    /// maps the number of a part of the first host to the number of the current host's part.
+    /// Returns `host` plus the current host's number minus the first host's number. `host` is the
+    /// first host's number, or the number of the cut of a share that the first host completes.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }
@@ -143,7 +143,8 @@ impl<'a> Position<'a> {
         runs(self.others(self.size).map(|local| [self.hosts.rank(self.host, local), local]))
     }
 
-    /// Returns the rank of `host` that communicates with remote ranks of local index `local`.
+    /// Returns the rank of `host` whose local index is `local`, modulo the number of ranks of
+    /// `host`.
     pub(in crate::algorithm) fn contact(&self, host: u32, local: u32) -> Rank {
         self.hosts.rank(host, local % self.hosts.size(host))
     }

@@ -67,7 +67,8 @@ pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
     b.recv(prev, output(after(own, 1, ranks)));
 }
 
-/// Writes `body` for every other rank, from the next one up to the previous one.
+/// Appends a loop over all other ranks, upwards from the rank after this one and wrapping at
+/// `ranks`. `body` writes the loop's ops.
 pub(in crate::algorithm) fn for_each_peer(
     b: &mut Builder,
     params: &Params<'_>,
@@ -77,9 +78,9 @@ pub(in crate::algorithm) fn for_each_peer(
     b.repeat(ranks - 1, |b, i| body(b, counting_up(after(rank, 1, ranks), i, ranks)));
 }
 
-/// Writes `body` for every other rank, from the previous one down to the next one. If every rank
-/// sends in the order of [`for_each_peer`] and receives in the order of this function, the ranks
-/// never all wait for the same rank.
+/// Appends a loop over all other ranks, downwards from the rank before this one and wrapping at 0.
+/// If every rank sends in the order of [`for_each_peer`] and receives in the order of this
+/// function, the ranks never all wait for the same rank.
 pub(in crate::algorithm) fn for_each_peer_backwards(
     b: &mut Builder,
     params: &Params<'_>,
@@ -90,7 +91,8 @@ pub(in crate::algorithm) fn for_each_peer_backwards(
 }
 
 /// Receives the contributions of all other ranks and folds them with `own` into `target`, in rank
-/// order. One fold has one accumulator and one rounding, so the bits are the same for any length.
+/// order. One fold combines all contributions and rounds once, so an element's bits do not depend
+/// on the length of the buffer.
 pub(in crate::algorithm) fn fold_in_rank_order(
     b: &mut Builder,
     params: &Params<'_>,

@@ -1,5 +1,5 @@
-//! Hierarchical `reduce_scatter`: each host folds the contributions of its ranks to each block of
-//! another host, and sends the sum there once.
+//! Hierarchical `reduce_scatter`: for each rank of another host, a host folds its own ranks'
+//! contributions to the block of that rank, and sends the sum to that rank once.
 //!
 //! ```text
 //!   inside   every rank ──► one rank of its host, the one with the local index of the block's rank

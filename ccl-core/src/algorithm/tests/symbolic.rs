@@ -227,7 +227,8 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
         assert_eq!(
             matches!(**value, Value::Fold(_, true)),
             reduces,
-            "rank {rank}: mark of output {part} as a complete result"
+            "rank {rank}: output {part} must be marked as complete if and only if the algorithm \
+             reduces"
         );
         results.insert(part, value.clone());
     }

@@ -141,8 +141,8 @@ impl Connection {
         caps.mapped || caps.redirects
     }
 
-    /// Redirects data that arrives at `from` to the memory `into`; if `into` is `None`, ends the
-    /// redirect. Returns false, and changes nothing, if too much of the data has arrived or the
+    /// Makes the data that the peer puts at `from` arrive at `into` instead; `None` ends the
+    /// redirect. Returns false, and changes nothing, if too much of the data has arrived, or if the
     /// data reaches beyond `from`.
     pub(crate) fn redirect(
         &mut self,

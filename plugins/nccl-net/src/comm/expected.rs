@@ -80,9 +80,8 @@ impl Expected {
     /// Expects that the next slot that is not in `held` gets the message for a buffer. Returns
     /// false if that slot has a guess already, if all slots are in `held`, or if slots are not
     /// guessed. `held` is the set of slots, as bits, whose messages have no buffer yet. The caller
-    /// must have taken all events: the lane forgets a message as soon as the message has arrived
-    /// whole, even if its event has not been taken, and would redirect the slot's next message
-    /// instead.
+    /// must have taken all events. Otherwise the expected message may already be in the slot, and
+    /// the lane would redirect the message that arrives in the slot after it.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,

@@ -112,8 +112,9 @@ pub(crate) struct Receiver {
     /// Slot in which a message has arrived contrary to the guesses, if any; new guesses begin after
     /// this slot.
     astray: Option<usize>,
-    /// True while messages whose CTS has been sent arrive in slots all the same. During this time,
-    /// nobody can guess which slots are left for the messages without a CTS.
+    /// True after a message has arrived in a guessed slot although its CTS had been sent, until no
+    /// group with a sent CTS lacks messages. No slot is guessed during that time, because nobody
+    /// can predict which slots the messages without a CTS will take.
     is_mixed: bool,
     /// True if messages were placed directly since the lane's last `flush_acknowledgements`.
     was_placed: bool,
@@ -455,7 +456,8 @@ impl Receiver {
             self.expect_nothing(Some(slot))?;
         }
         if self.held != 0 && self.withheld != 0 {
-            // Other messages may need a CTS to overtake the held messages.
+            // Held messages occupy slots, so the sender may be unable to send other messages
+            // without a CTS.
             self.send_withheld_cts()?;
         }
         self.expect();
@@ -595,8 +597,8 @@ impl Receiver {
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
     /// announced. A quarter is enough while messages are held or slots are not guessed, because
     /// then the peer may need a slot for a message with a CTS. The peer reserves at least a quarter
-    /// of all slots for such messages, so it can use at least one reserved slot as long as less
-    /// than a quarter of all slots are free but not announced.
+    /// of all slots for messages with a CTS. While fewer than a quarter are unannounced, the
+    /// unannounced slots cannot use up the peer's whole reserve.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

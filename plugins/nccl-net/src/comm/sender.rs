@@ -117,8 +117,8 @@ pub(crate) struct Sender {
     staging: OwnedMemory,
     /// Set of slots of `staging` that are being sent from.
     busy: u32,
-    /// Entry of each slot: the request whose memory a zero-copy send to this slot is reading; none
-    /// if there is no such send.
+    /// Index of the request that is being sent zero-copy to each slot; none for a slot without such
+    /// a send.
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// True once the peer has said that it is ready.

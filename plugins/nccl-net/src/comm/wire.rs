@@ -157,10 +157,10 @@ impl Header {
     }
 }
 
-/// A decoded immediate. With several rails, a put that was in flight on a failed rail is identified
-/// by its immediate. Slots are used again and again, so a turn (a counter modulo a power of two)
-/// makes the immediates of chunks for the same slot differ, and likewise those of credits. The turn
-/// serves no other purpose.
+/// A decoded immediate. After a rail has failed, the two sides tell the rail's puts apart by the
+/// immediates. Successive chunks for one slot would have equal immediates, so each immediate of a
+/// chunk has a turn, a counter modulo a power of two. Immediates of credits have a turn for the
+/// same reason. The turn serves no other purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Tells the receiver that a chunk is in this slot.

@@ -105,9 +105,9 @@ impl Member {
         }
     }
 
-    /// Ends a call and returns true. If the survivors of a failure have agreed on the completed
-    /// calls, or soon will, returns false instead: the call must then fail, as soon as the control
-    /// plane reports the failure, which may be later.
+    /// Ends a call successfully and returns true. Returns false, and leaves the call open, if the
+    /// number of completed calls is frozen for the survivors' agreement after a failure. A call
+    /// that is left open fails in `check_stall`, once the control plane reports the failure.
     fn end(&mut self, round: &Round, net: &ControlNet, now: Instant) -> bool {
         let counted = self.completed + u64::from(self.plant != Plant::CountsTooLittle);
         let ends = net.nodes[self.rank as usize].completed.finish(counted);

@@ -110,8 +110,8 @@ fn stale_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "only {} immediates were refused", simulated.refused());
 }
 
-/// Checks that the harness notices stale immediates that the receiver does not refuse. With
-/// `renewed`, the receiver acts as if it checked only the slot of an immediate, not the number.
+/// Checks that the harness notices stale immediates that the receiver does not refuse. `renewed`
+/// changes the numbers of the stale immediates so that they pass the receiver's check.
 #[test]
 fn stale_immediates_that_are_not_refused_are_noticed() {
     let (simulated, expected) = with_faults(|| Haunted { renewed: true, ..Haunted::default() });
@@ -275,7 +275,7 @@ impl Faults for Hole {
 }
 
 #[test]
-fn a_message_that_never_comes_ends_at_the_deadline() {
+fn an_operation_whose_message_never_comes_ends_at_the_deadline() {
     let (simulated, expected) = with_faults(Hole::default);
     let error = simulated.check(&expected).unwrap_err();
     assert!(error.contains("has not ended in time") && error.contains("rank"), "{error}");
@@ -348,8 +348,9 @@ fn credits_are_sent_while_the_lane_refuses_data() {
     assert!(!all[1].readable(link(0)), "the lane took data that it must refuse");
 }
 
-/// Fault that changes nothing. It notes "farewell" for each [`Lane::poll_shutdown`], which is for
-/// one endpoint or for all, and "detach" for each endpoint that is detached.
+/// Fault that changes nothing and keeps a log: "farewell" for each [`Lane::poll_shutdown`] that
+/// returns true, and "detach" for each [`Lane::detach`] or [`Lane::abort`]. A `poll_shutdown` of
+/// all endpoints is logged once.
 #[derive(Debug, Default)]
 struct Parting(Arc<Mutex<Vec<&'static str>>>);
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Root ports in [`Machine::healthy`]: the path up to the bus number, and the NUMA node.
+/// Root ports in [`Machine::healthy`]: the path without its end `:01.0`, and the NUMA node.
 const ROOTS: [(&str, u32); 2] = [("pci0000:10/0000:10", 0), ("pci0000:80/0000:80", 1)];
 
 /// A directory with files of a machine; dropping this removes the directory.

@@ -114,7 +114,8 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
 }
 
 /// Returns a finding if an interface of `used` is much slower than the fastest interface that is
-/// up. With `by_default`, `used` has the interfaces that ranks may use because none is selected.
+/// up. `by_default` is true if no interface is selected: `used` then has all interfaces that ranks
+/// may use.
 fn slow(
     subject: &str,
     all: &[Interface],

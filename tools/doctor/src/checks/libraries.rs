@@ -80,7 +80,8 @@ const KNOWN: [Known; 5] = [
             _ => format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100),
         },
         needed: |_| Need::No,
-        without: "ferroccl lacks nothing; PyTorch has a copy that only PyTorch finds",
+        without: "ferroccl itself does not use NCCL; PyTorch has a copy of NCCL that only PyTorch \
+                  finds",
         install: "",
     },
     Known {

@@ -30,7 +30,7 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     let status = host.text("/proc/self/status");
     let list = status.as_deref().and_then(|status| super::field(status, "Cpus_allowed_list:"));
     let Some(list) = list else {
-        let evidence = "/proc/self/status does not say which processors it may use";
+        let evidence = "/proc/self/status does not show which processors this process may use";
         return vec![Finding::unknown("this process", evidence, "look at `taskset -p` of a rank")];
     };
     let allowed: BTreeSet<usize> = processors(list);
@@ -126,8 +126,8 @@ fn named(host: &Host, asked: &str) -> Option<Device> {
     Device::at(host, &address)
 }
 
-/// Checks whether the kernel migrates pages between nodes. Such a kernel scans all pages again and
-/// again, although registered pages never move.
+/// Checks whether the kernel migrates pages between nodes. To see which node uses a page, such a
+/// kernel unmaps pages again and again. This costs time, and registered pages cannot migrate.
 pub(super) fn balancing(host: &Host) -> Vec<Finding> {
     let file = "/proc/sys/kernel/numa_balancing";
     let several = nodes(host).len() > 1;

@@ -57,8 +57,8 @@ pub struct ShardedLevel {
 /// Returns the time of an all_gather or reduce_scatter along the outer axis of an array that is
 /// sharded `Y`-fold along an inner axis: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`. A
 /// switch of level `i` has `D_i` children. A child has `S_{i−1}` ranks, each with a share `w_i` of
-/// the child's link. (Scaling book, "reductions when the array is sharded over a separate axis",
-/// whose `W_link` must be this share.)
+/// the child's link. (Scaling book, "reductions when the array is sharded over a separate axis".
+/// The book's `W_link` must be read as the share `w_i`.)
 #[must_use]
 pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 {
     let of = |level: &ShardedLevel| {
@@ -75,10 +75,10 @@ pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f6
     bytes / (inner * rank_bytes_per_s)
 }
 
-/// Returns the time within nodes, `bytes / W_gpu / min(Y, D)`, and the time between nodes,
-/// `bytes / W_node · D / max(D, Y)`, of an all_reduce over nodes of `D` ranks. The array is
-/// sharded `Y`-fold along an inner axis. The longer time bounds the collective. Sharding speeds up
-/// the part between nodes only if `Y > D`. (Scaling book, as above.)
+/// Returns two times of an all_reduce over nodes of `D` ranks: `bytes / W_gpu / min(Y, D)` within
+/// nodes, and `bytes / W_node · D / max(D, Y)` between nodes. The array is sharded `Y`-fold along
+/// an inner axis. The longer time bounds the collective. Sharding speeds up the part between nodes
+/// only if `Y > D`. (Scaling book, as above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,
@@ -102,9 +102,9 @@ pub struct Through {
 }
 
 /// Returns the bytes through the switches of each node during an all_gather on `M` nodes of `N`
-/// ranks. The parts of the node's ranks and of all other nodes enter: `B` in all. Each rank gets
-/// all parts but its own, and the level above gets the node's parts: `B N` leave. (Scaling book,
-/// quiz 4.)
+/// ranks. The node's ranks and the other nodes send all parts into the switches: `B` bytes. The
+/// switches send each rank all parts but the rank's own, and send the node's parts to the level
+/// above: `B N` bytes. (Scaling book, quiz 4.)
 #[must_use]
 pub fn gather_through_node(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * ranks }

@@ -30,8 +30,8 @@ const NCCL: [Row; 3] = [
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
     ("Simple", [8.4, 3.4, 5.7, 14.0], 0.82, 8 << 20),
 ];
-/// Rate of a protocol as a share of the network's bandwidth, divided by its rate as a share of the
-/// bandwidth within a host.
+/// Factor for the network: a protocol that reaches the share `s` of the bandwidth within a host
+/// reaches the share `s · BETWEEN` of the network's bandwidth.
 const BETWEEN: f64 = 0.86 / 0.82;
 
 /// Returns the protocols for ranks on the first `hosts` hosts. If the machines differ, the slowest

@@ -1,6 +1,7 @@
-//! Traffic of a planned collective. With an interval length, the simulation that predicts the time
-//! also records when each message leaves; too many ranks or messages are refused. Without an
-//! interval length, the bytes of the schedules form one interval.
+//! Traffic of a planned collective, by interval of time. If the caller gives the length of an
+//! interval, the simulation that predicts the time also records when each message leaves; too many
+//! ranks or messages are refused. If no length is given, one interval has all bytes of the
+//! schedules.
 
 use std::fmt;
 

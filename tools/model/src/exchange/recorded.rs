@@ -549,7 +549,8 @@ mod tests {
             let error = read(&text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
-        // Ranks that are threads cannot be told apart in other communicators.
+        // Ranks 0 and 1 of "b" are threads of process 9. In a second communicator, process 9 could
+        // be either rank, so the recordings are refused.
         let two = one(0, 2, 9) + &one(1, 2, 9);
         assert!(read(&two).is_ok());
         let split = two + &line("c", 0, 1, 9, &good);

@@ -193,7 +193,8 @@ impl<'a> Replay<'a> {
             }
             match pairs > PAIRS_MAX {
                 true => Err(format!(
-                    "the traffic has more than {PAIRS_MAX} lines; give a longer --interval"
+                    "the traffic has more than {PAIRS_MAX} lines, one for each interval and pair \
+                     of ranks; give a longer --interval"
                 )),
                 false => Ok(()),
             }

@@ -230,13 +230,13 @@ impl<'d> Reading<'d> {
             let gpu = self.parts.iter().position(|part| {
                 part.kind == Kind::Gpu && part.pci.is_some() && part.pci == target
             });
-            // The class of a GPU begins with 0x03. AMD's accelerators have other classes, but their
-            // links are <xgmi>.
             let to = if let Some(gpu) = gpu {
                 gpu
             } else if class == NVSWITCH_CLASS {
                 self.nvswitch(node)
             } else if class.starts_with("0x03") || node.has_tag_name("xgmi") {
+                // The target is a GPU that the file does not describe. Any target of an <xgmi>
+                // counts as a GPU: the classes of AMD's GPUs do not begin with 0x03.
                 return Err((node, "no GPU has the busid of this target".to_owned()));
             } else {
                 // An NVLink to a processor is left out: the GPU is under the processor in the tree.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::fabric::Fabric;
 
-/// Largest number of nodes above a host: more than any network has layers.
+/// Largest number of nodes above a host. No network is known that has this many layers of nodes.
 const NODES_MAX: usize = 16;
 
 /// A host, and the nodes of the network above it.
@@ -100,8 +100,8 @@ fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
                 at,
                 format!(
                     "tiers and nodes disagree whether \"{}\" and \"{other}\" are below the same \
-                     \"{name}\"; list the hosts below each node one after another, each node \
-                     with as many hosts as a group of the tier, or leave out the tiers",
+                     \"{name}\"; either list the hosts below each node one after another, with as \
+                     many hosts per node as per group of the tier, or leave out the tiers",
                     host.id
                 ),
             ));

@@ -245,7 +245,7 @@ impl<'t> Division<'t> {
     }
 
     /// Returns by how much the bytes between groups shrink if the two ranks swap groups. A result
-    /// of 0 or less is an upper bound.
+    /// of 0 or less may be above the true value, which is then also 0 or less.
     fn gain(&self, one: usize, other: usize) -> i128 {
         let (Some(here), Some(there)) = (self.group[one], self.group[other]) else { return 0 };
         if here == there {

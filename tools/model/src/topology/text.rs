@@ -279,7 +279,8 @@ fn speed(
         Some(text) => quantity::parse(text, unit).map_err(|problem| (start, problem)),
     };
     let bytes_per_s = read(bandwidth, Unit::BytesPerSecond, f64::INFINITY)?;
-    // Rounding to a millionth of a nanosecond makes a latency in ns read back as the same number.
+    // Rounds to a millionth of a nanosecond. Without the rounding, a latency in ns could change a
+    // little in the conversion to seconds and back.
     let latency_ns = (read(latency, Unit::Seconds, 0.0)? * 1e15).round() / 1e6;
     Ok(LinkSpeed { bytes_per_s, latency_ns })
 }

@@ -155,7 +155,8 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
-        // All sends must be done before this process dies: a pending send may fail rightfully.
+        // Waits until the sends are done: a send that is pending when this process dies may fail,
+        // and this failure is no defect of the plugin.
         side.barrier()?;
         side.die()
     },

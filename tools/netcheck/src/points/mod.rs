@@ -78,7 +78,8 @@ pub(crate) enum Act {
 const LOADS: &str = "loads_and_names";
 /// Point that all later points with a connection depend on.
 const HANDLE: &str = "handle_is_128_bytes";
-/// Point that [`ONE_MESSAGE`] depends on, and through it all points with messages.
+/// Point that [`ONE_MESSAGE`] depends on. All later points with messages depend on
+/// [`ONE_MESSAGE`].
 const CONNECTS: &str = "connects";
 /// Point that all later points with messages depend on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";

@@ -135,7 +135,7 @@ fn after_completion(side: &Side) -> Outcome {
 
 pub(super) const DOUBLE_CLOSE: Point = Point::pair(
     "double_close",
-    "Closing or using a listener or a communicator that is closed returns an error.",
+    "A second close, or any other call on a closed listener or communicator, returns an error.",
     double_close,
     double_close,
 )

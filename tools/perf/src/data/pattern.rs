@@ -1,8 +1,8 @@
 //! Fast generation and comparison of elements. The data repeat after a prime number of elements, so
 //! one table per stream (the input of a rank or of a pair of ranks, or the reduction) is enough to
 //! fill and to compare buffers of any length with `memcpy` and `memcmp`. A misplaced block is
-//! detected unless its displacement is a multiple of the period. Since the period is prime, a
-//! displacement of k chunks (or blocks) of c elements each is a multiple only if k or c is.
+//! detected unless its displacement is a multiple of the period. The period is prime, so it divides
+//! a displacement of k chunks (or blocks) of c elements each only if it divides k or c.
 
 use super::check::accepts;
 use super::format::push_element;

@@ -132,7 +132,7 @@ impl Ranks<'_> {
     }
 }
 
-/// First rank on the same host, and first rank with the same NIC of that host, for each rank.
+/// Tables by rank: the first rank on the same host, and the first rank with the same host and NIC.
 struct Firsts {
     hosts: Vec<usize>,
     nics: Vec<usize>,

@@ -46,7 +46,7 @@ pub struct PathChange {
     pub to: Rank,
     /// Change of half a round trip.
     pub latency: Change,
-    /// Change of the sender's time for a group of messages and the receiver's answer.
+    /// Change of the time in which the sender sends a group of messages and receives an answer.
     pub bandwidth: Change,
 }
 

@@ -34,7 +34,7 @@ pub use predictions::{Predicted, add_predictions};
 
 /// Time, in microseconds, that a turn should take. In each round, every [`Variant`], or every value
 /// of a tunable, has one turn of 1 to [`ITERATIONS_MAX`] calls. So a turn takes longer than this
-/// time if a single call does, and less if [`ITERATIONS_MAX`] calls do.
+/// time if a single call takes longer, and less if even [`ITERATIONS_MAX`] calls take less.
 const TURN_US: f64 = 2000.0;
 /// Largest number of calls of a turn.
 const ITERATIONS_MAX: f64 = 200.0;

@@ -5,14 +5,14 @@
 //! time. Then it is enough to simulate the first ranks, as many as the stride. Each simulated rank
 //! represents all ranks at multiples of the stride from it, which send over the same distances.
 //!
-//! If a simulated rank s sends to a rank p that is not simulated, an equal message goes to the
-//! simulated rank that represents p; its sender is one of the ranks that s represents. Both
-//! messages go over the same distance, so they share one connection: connections are numbered by
-//! simulated sender and distance.
+//! If a simulated rank s sends to a rank p that is not simulated, then one of the ranks that s
+//! represents sends an equal message to the simulated rank that represents p. Both messages go over
+//! the same distance, so they share one connection: connections are numbered by simulated sender
+//! and distance.
 //!
-//! Only messages of simulated ranks load the network. The path of a message to a rank that is not
-//! simulated has links beyond those of the simulated ranks. Instead of such a link, the message
-//! loads the corresponding link of the simulated ranks, which the equal message would load.
+//! Only messages of simulated ranks load the network. A message to a rank p that is not simulated
+//! goes down to p over links that lead to no simulated rank. `Folding::path` replaces each of these
+//! links by its counterpart on the way to the simulated rank that represents p.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;

@@ -26,7 +26,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter {
             name: "channels",
             value: 1.0,
-            what: "connections between two NICs, each with its own port, like NCCL's channels",
+            what: "connections between two NICs, each with its own UDP port, like NCCL's channels",
         },
         Parameter {
             name: "inter_us",
@@ -99,7 +99,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
          gain; seed 1 alone gives 39.9 %. Uplinks are twice as wide as NICs, as they were when \
          E-ECMP was tried (§5.2.3, phase 2 of F11), and queue pairs are counted for each pair of \
          a source and a destination (§5.5.1). With two connections between NICs (channels=2), each \
-         with a port of its own, flows hardly collide under ECMP.",
+         with a UDP port of its own, flows hardly collide under ECMP.",
     );
     Ok(findings)
 }

@@ -74,9 +74,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(figure.with("TE", points));
     findings.say(
         "The time to new paths is not simulated: the controller places new paths at the next \
-         multiple of the interval, whose default is that of the paper. Three stretches are \
-         simulated: before the failure, on the old paths (the flows of the failed link are hashed \
-         anew), and on the new paths.",
+         multiple of the interval, whose default is that of the paper. Three runs are simulated: \
+         the old paths before the failure, the old paths after the failure (the flows of the \
+         failed link are hashed anew), and the new paths.",
     );
     Ok(findings)
 }

@@ -357,8 +357,9 @@ fn router(
 }
 
 /// Returns one demand per pair of ports, because a controller's rules do not tell connections
-/// apart. The rate of a demand is the number of bytes of its streams, divided by the time that the
-/// busiest direction of a NIC needs for all its bytes at line rate.
+/// apart. The rate of a demand is the number of bytes of its streams, divided by a time that is the
+/// same for all demands: the time at line rate of the largest number of bytes that any NIC sends or
+/// receives.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());

@@ -192,8 +192,9 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    /// Places, for TE only, the traffic from this interval up to the next placement. The controller
-    /// knows this traffic in advance.
+    /// Computes new paths if the scheme is TE and a placement is due at this interval. The
+    /// controller knows in advance the traffic of all intervals up to the next placement, and
+    /// places the sum of that traffic.
     fn place(&mut self, number: usize) -> Result<(), SimError> {
         let every_s = Interval::default().every_s;
         let period = |number: usize| (number as f64 * self.traffic.interval_s / every_s) as usize;

@@ -31,8 +31,8 @@ const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time that an ending link waits until other rails have taken the puts of a failed rail.
-/// Each lane below limits its own wait for its peers. A rail's failure after this wait and those of
-/// the lanes below is not noticed.
+/// Each lane below limits its own wait for its peers. Once all these waits are over, a rail may
+/// fail unnoticed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;

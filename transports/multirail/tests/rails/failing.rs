@@ -409,8 +409,9 @@ fn immediates_may_be_reused_after_enough_others() {
     }
 }
 
-/// A dying device may lose puts that it has acknowledged, if their arrival has not been read from
-/// the device. Such a loss ends the link with an error.
+/// Checks that a link either goes on without a dead device, or ends with an error. A device that
+/// dies may have acknowledged puts whose arrivals its lane has not polled. Such puts are lost, and
+/// this loss ends the link.
 #[test]
 fn a_device_that_dies_silently_is_dropped_or_ends_the_link() {
     let (mut went_on, mut named) = (0, 0);

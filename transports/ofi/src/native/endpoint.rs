@@ -25,7 +25,7 @@ const ADDRESS_BYTES_MAX: usize = 512;
 /// Longest error text of a provider, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Completion of a request of this side, or of a peer's request here.
+/// Completion of a request of this side, or of a peer's write to this side's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     /// Flags that show the kind of the request (`FI_RECV`, `FI_SEND`, `FI_WRITE` or

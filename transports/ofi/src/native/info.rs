@@ -290,7 +290,7 @@ impl Info {
 
     /// Returns whether the provider's writes suit puts. EFA's writes do: its device checks the key
     /// of each packet, and the peer's completion has the length. With other providers, the
-    /// completion may lack the length. Nor do they stop a write under way when its target is
+    /// completion may lack the length, and a write under way may go on after its target was
     /// deregistered: with software providers the rest of the write still arrives in that memory,
     /// and with `verbs` it may arrive, since that provider caches registrations.
     pub(crate) fn suits_writes(&self) -> bool {

@@ -355,10 +355,10 @@ fn a_link_that_follows_a_queue_failure_gets_new_endpoints() {
     }
 }
 
-/// Memory that a request of a failed endpoint reads can be deregistered: only the failed endpoints
-/// of the request's lane close.
+/// Deregisters the memory of a request that was given up because its endpoint had failed. Only the
+/// failed endpoints of that request's lane close.
 #[test]
-fn deregistering_memory_that_a_failed_endpoint_reads_closes_only_failed_endpoints() {
+fn deregistering_memory_of_a_given_up_request_closes_only_failed_endpoints() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(11));
     exchange(&mut sides, 1);
     let (endpoints, _) = provider.in_use();

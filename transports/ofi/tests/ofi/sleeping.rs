@@ -17,8 +17,8 @@ const LATER: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(20);
 /// Largest number of times that a lane may wake before the other side's put or note arrives.
 const WAKES_MAX: u32 = 100;
-/// Largest number of times for a lane that is not woken. With sleeps of 50 µs, it would wake 2,000
-/// times.
+/// Largest number of sleeps of a lane that the provider does not wake, before the other side's put
+/// or note arrives. With sleeps of 50 µs, the lane would sleep 2,000 times.
 const NAPS_MAX: u32 = 500;
 
 #[test]

@@ -44,8 +44,9 @@ pub struct Break {
 }
 
 impl Break {
-    /// Begins a break that is found `now`. A break that has begun before is kept, and only records
-    /// that a connection to the peer was open `now`.
+    /// Begins a break at the time `now`. A break that `broken` already holds is kept, and
+    /// [`BreakLimits::unreachable`] is measured from `now`, because a connection to the peer was
+    /// open at that time.
     pub fn begin(broken: &mut Option<Break>, end: ConnectionEnd, now: Instant) {
         let found = broken.get_or_insert_with(|| Break {
             since: now,

@@ -308,10 +308,9 @@ fn is_given_up_in_time(tls: bool) {
 /// cannot be reached. The other side does not report it as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
-    // The first limit is for a peer that cannot be reached, and is longer than `AWAY` of
-    // `ccl_socket`. No pause between two polls of the connecting side can use up this limit: a
-    // pause below `AWAY` is shorter than the limit, and after any other pause the limit begins
-    // anew.
+    // The first limit is for a peer that cannot be reached. This limit is longer than `AWAY` of
+    // `ccl_socket`, and is measured anew after a pause of `AWAY` or longer between two polls of the
+    // connecting side. So no pause can use up the limit.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));

@@ -139,7 +139,7 @@ pub const IBV_PORT_ARMED: ibv_port_state = 3;
 /// State of a port that works.
 pub const IBV_PORT_ACTIVE: ibv_port_state = 4;
 
-/// Link layer that the library does not report.
+/// Value for a port whose link layer the library does not report.
 pub const IBV_LINK_LAYER_UNSPECIFIED: u8 = 0;
 /// Link layer of InfiniBand.
 pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;

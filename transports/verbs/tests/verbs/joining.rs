@@ -89,10 +89,10 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let options = Options { silent_within, ..Options::default() };
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
-        // Once an end's queue pairs are connected, it says so in a message on the side connection.
-        // An end posts RDMA writes only after it has read this message of the other end. So a put
-        // that arrives proves that its sender has read the message, but not that its receiver has
-        // read the sender's, since data may overtake messages. So each end sends a put.
+        // Once an end's queue pairs are connected, the end says so in a message on the side
+        // connection. The other end posts no RDMA write before it has read that message. So a put
+        // that arrives proves that its sender has read the receiver's message. Each end sends a
+        // put, so both messages have been read before the side connection is cut.
         let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
         for (end, put) in ends.iter_mut().zip(puts) {
             end.lane.post(ccl_clock::now(), &[put]).unwrap();

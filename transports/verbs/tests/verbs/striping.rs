@@ -42,8 +42,8 @@ fn await_all(ends: &mut [End; 2], count: usize) {
     ends.iter_mut().for_each(|end| end.events.clear());
 }
 
-/// Returns the numbers of writes and of bytes that each of the first side's queue pairs of this
-/// traffic class has carried. Leaves out queue pairs that have carried nothing.
+/// Lists the first side's queue pairs of traffic class `class` that have carried something. Each
+/// entry has the numbers of writes and of bytes that one queue pair has carried.
 fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
     let carried = |traffic: &&Traffic| traffic.traffic_class == class && traffic.writes > 0;
     let traffic = ends[0].soft.traffic();
@@ -186,8 +186,8 @@ fn no_more_puts_are_under_way_than_the_current_rule_allows() {
     }
 }
 
-/// Each of the 16 queue pairs has room for a quarter of [`Options::writes`], since a call may use
-/// only one queue pair.
+/// Each of the 16 queue pairs has room for a quarter of [`Options::writes`], not for a sixteenth: a
+/// call may use only one of the queue pairs.
 #[test]
 fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let mut ends = joined(&options("qps=16"));

@@ -65,8 +65,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "wire_rate",
-        asks: "Which rate of the links gives this busbw: if switches reduce, or if ranks first \
-               reduce within each host?",
+        asks: "An all_reduce reaches this busbw: how fast do the links send if switches reduce, \
+               and how fast if ranks first reduce within each host?",
         formula: "by switches b (N + 1) / (2 (N - 1)); hierarchical b (M - 1) / (N - 1)",
         source: ENGINEERING,
         inputs: &[BUSBW, RANKS, else_takes(NODES, 1.0)],

@@ -69,7 +69,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "training",
         asks: "How long does training take, and how many accelerators hold the model?",
-        formula: "operations 6 P B; time 6 P B / (N C u); accelerators P bytes-each / memory",
+        formula: "operations 6 P B; time 6 P B / (N C u); accelerators P * bytes / memory",
         source: SCALING,
         inputs: &[
             PARAMETERS,
@@ -101,7 +101,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "step",
         asks: "How many operations does a step take on each accelerator, and how much time?",
-        formula: "2 passes P s b / N, where passes is 4 if activations are computed again, else 3",
+        formula: "2 * passes * P s b / N, where passes is 4 if activations are computed again, \
+                  else 3",
         source: ENGINEERING,
         inputs: &[
             PARAMETERS,
