@@ -356,8 +356,8 @@ fn a_rank_that_calls_too_late_is_named() {
         assert!(error.contains("a message from rank 2"), "{error}");
         assert!(*took < stretched(ENDED), "{took:?}");
     }
-    // Ranks 0 and 1 both wait for rank 2. The rank whose call began first reaches its deadline
-    // first, and reports a failure that ends the other rank's call, perhaps before 1 s.
+    // Ranks 0 and 1 both wait for rank 2. The rank that reaches its deadline first reports a
+    // failure, which ends the other rank's call too, perhaps in less than 1 s.
     let longest = errors[0].1.max(errors[1].1);
     assert!(longest > Duration::from_millis(900), "{longest:?}");
     let (late, _) = &errors[2];

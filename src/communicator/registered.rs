@@ -53,9 +53,10 @@ impl<T> Drop for Registered<T> {
 impl Communicator {
     /// Keeps memory registered as long as the result lives. Over RDMA, large messages then need no
     /// registration in each call. Messages of `FERROCCL_ZERO_COPY_BYTES` or more then move between
-    /// this memory and the network without a copy. Messages from or to any other buffer do so only
-    /// if that buffer has 256 KiB or more. At most `FERROCCL_REGISTERED_BYTES` of the memory given
-    /// to this method stay registered between calls. Over other transports nothing changes.
+    /// this memory and the network without a copy. Messages from or to any other buffer move
+    /// without a copy only if that buffer has 256 KiB or more. At most `FERROCCL_REGISTERED_BYTES`
+    /// of the memory given to this method stay registered between calls. Over other transports
+    /// nothing changes.
     ///
     /// # Errors
     ///

@@ -19,11 +19,11 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Number of slots that a link's equal share of the budget should hold, if links between hosts
-/// share credits: two reserved slots, and two for the pool of shared credits. With a small budget,
-/// slots are shortened until the share holds this many, but not below [`SLOT_BYTES_MIN`]. If slots
-/// of that length are still too many for the share, the link gets fewer slots; a single slot may
-/// be shorter.
+/// Least number of slots that a link's equal share of the budget should hold, if links between
+/// hosts share credits: two reserved slots, and two for the pool of shared credits. With a small
+/// budget, slots are shortened until the share holds this many, but not below [`SLOT_BYTES_MIN`].
+/// If the share does not hold this many slots of that length, the link gets fewer slots; if only
+/// one slot is left, that slot may be shorter.
 const SLOTS_SHARED: u32 = 4;
 /// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
 /// bounds the memory that slots take.

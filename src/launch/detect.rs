@@ -91,7 +91,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             local: local("FERROCCL_LOCAL_RANK", "FERROCCL_LOCAL_RANKS")?,
             rendezvous: |_, _, _| {
                 let because =
-                    "FERROCCL_RANK is set, and the ranks meet at the HOST:PORT in FERROCCL_COMM_ID"
+                    "FERROCCL_RANK is set, and rank 0 listens at the HOST:PORT in FERROCCL_COMM_ID"
                         .to_owned();
                 Err(LaunchError::Absent { name: COMM_ID, because })
             },

@@ -17,7 +17,7 @@ pub(crate) fn root() -> PathBuf {
 
 /// Returns a `cargo` command that runs in the workspace's root, as if typed there. Variables that
 /// cargo has set for xtask are removed. Otherwise cargo would rebuild some crates that have build
-/// scripts, and every crate that depends on such a crate.
+/// scripts, and every crate that depends on a rebuilt crate.
 pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).args(args);

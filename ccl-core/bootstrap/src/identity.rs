@@ -108,8 +108,9 @@ impl Secret {
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();
         // No keyed construction (HMAC) is needed to keep purposes apart: the secret comes before
-        // the purpose and has a fixed length, so different purposes give different inputs. No code
-        // uses a derived key as the state of a longer digest.
+        // the purpose and has a fixed length, so different purposes give different inputs. Length
+        // extension of a derived key gives only keys of purposes that begin with another purpose
+        // and SHA-256 padding; there is no such purpose.
         digest.update(b"ferroccl derived key ");
         digest.update(self.0);
         digest.update(purpose);

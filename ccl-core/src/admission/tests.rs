@@ -303,8 +303,8 @@ fn cts_records_survive_encoding_and_long_keys_are_refused() {
     }
 }
 
-/// Checks that a half-written record does not decode, whichever of its words have been written, and
-/// however many of its first bytes.
+/// Checks that a record does not decode while only some of its words, or only its first bytes, have
+/// been written.
 #[test]
 fn a_torn_record_does_not_decode() {
     let record = |number, fill| {

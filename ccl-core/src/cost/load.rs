@@ -107,8 +107,9 @@ impl Counting<'_> {
             if times > 0.0 {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
-            // As outer loops advance, the work of the whole stride stays the same while the work of
-            // the stride's first and last iterations stays the same: for the lesser of two counts.
+            // As outer loops advance, the work of the whole stride stays the same until the work of
+            // the stride's first or last iteration changes. So, per loop, the stride's count is the
+            // lesser of the counts of these two iterations.
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));

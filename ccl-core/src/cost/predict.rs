@@ -156,8 +156,8 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// Factor between the busy time and the lower bound that [`at_least`] returns. For a large call,
-/// the busy time is scaled up from a small call, so it may exceed the prediction by some per cent.
+/// Ratio of the lower bound that [`at_least`] returns to the busy time. For a large call, the busy
+/// time is scaled up from a small call, so it may exceed the prediction by some per cent.
 const SURE: f64 = 0.9;
 
 /// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest

@@ -357,8 +357,9 @@ impl Bound {
         }
     }
 
-    /// Appends the newest segment to the segment before it, if the call has one chunk and the two
-    /// segments are adjacent in every operand. The fold's first segment has the index `first`.
+    /// Appends the newest segment to the segment before it, if the call has one chunk, and the two
+    /// segments belong to the same fold and are adjacent in every operand. That fold's first
+    /// segment has the index `first`.
     fn merge(&mut self, first: u32) {
         let [.., before, last] = self.segments.as_slice() else { return };
         if self.segments.len() < first as usize + 2 || self.chunks != 1 {

@@ -194,8 +194,9 @@ struct Series {
 }
 
 impl Series {
-    /// Appends the peers of `repeat` terms. A peer that several terms in succession name becomes
-    /// two equal series: [`Series::meets`] holds for the two, so `distinct_peers` returns false.
+    /// Appends the peers of `repeat` terms. If successive terms have the same peer, this peer
+    /// becomes two equal series: [`Series::meets`] holds for the two, so `distinct_peers` returns
+    /// false.
     fn of(peer: &Affine, repeat: u32, into: &mut Vec<Series>) {
         let mut counters = [0; DEPTH];
         let mut first = 0;

@@ -114,8 +114,8 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     let (leaving, endpoint) = (pair.ends[0].endpoint, pair.ends[1].endpoint);
     let mut work: Vec<_> =
         (0..PUTS).map(|id| pair.ends[0].put(bytes, Some(id), u64::from(id))).collect();
-    // Each answer has another immediate: when a rail fails, the transport over rails identifies the
-    // unfinished puts by their immediates.
+    // Successive answers have different immediates: when a rail fails, the multi-rail transport
+    // identifies the unfinished puts by their immediates.
     let mut immediates = 0..;
     let mut answer = |end: &mut End, now| {
         let immediate = immediates.next().map(|number: u32| number % 4096);

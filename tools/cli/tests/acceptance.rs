@@ -620,8 +620,8 @@ fn page() -> String {
 This page compares numbers of published sources with the output of the commands that compute them.
 `tools/cli/tests/acceptance.rs` makes the page. The test fails if a command's number, rounded (or
 cut off, as in the source) to the digits of the expected number, differs from the expected number.
-If the expected number is a measurement, the command's number may differ from it by the percentage
-in the last column. To update the page, run
+If the expected number is a measurement, the command's number may differ from it by at most the
+percentage in parentheses in the last column. To update the page, run
 `FERROCCL_TEST_WRITE=1 cargo test --test cli acceptance`. The column `basis` says which numbers a
 source prints. This project computed the others from the source's formula: such a row shows that the
 command evaluates the formula, and not that a source has the number. Known errata of the sources are

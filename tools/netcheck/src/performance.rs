@@ -24,12 +24,13 @@ pub(crate) const POINT: Point = Point {
 
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// Bytes to send in each direction to measure the latency of one message size, without the warm-up.
-/// The number of messages in a direction stays from 20 to 2,000, even if their bytes then differ
-/// from this value.
+/// Bytes to send in each direction to measure the latency of one message size, besides the warm-up.
+/// The number of messages in a direction is always from 20 to 2,000, even if the bytes of these
+/// messages then differ from this value.
 const LATENCY_BYTES: usize = 64 << 20;
-/// Bytes to send to measure the bandwidth of one message size, without the warm-up. The number of
-/// messages stays from 16 to 4,000, even if their bytes then differ from this value.
+/// Bytes to send to measure the bandwidth of one message size, besides the warm-up. The number of
+/// messages is always from 16 to 4,000, even if the bytes of these messages then differ from this
+/// value.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Number of connections whose memory is measured.
 const CONNECTIONS: usize = 16;

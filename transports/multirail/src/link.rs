@@ -11,8 +11,8 @@ use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, PutPath, Rail, Stage};
 use crate::rendezvous::{DeviceListeners, Dial, LinkId, LinkOrigin};
 
-/// Largest difference between the number of an arriving fragment of a note and the number of the
-/// next expected fragment.
+/// Largest amount by which the number of an arriving fragment of a note may exceed the number of
+/// the next expected fragment.
 const EARLY_MAX: usize = 4096;
 /// Number of newly shared regions after which a link forgets all deregistered regions.
 const SHARES_STEP: usize = 64;

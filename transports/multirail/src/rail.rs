@@ -21,10 +21,10 @@ const HEARD: usize = 2 * WINDOW;
 /// takes a new put for an old one. The peer remembers the immediates of the last [`HEARD`]
 /// arrivals, and puts can arrive out of order by up to [`WINDOW`].
 const IMMEDIATES: usize = 4 * WINDOW;
-/// Number of consecutive puts of a link whose immediates must all differ. Puts that would otherwise
-/// have equal immediates can carry a counter in them, which takes at least `TURNS` values in turn.
-/// When a rail fails, the peer tells the rail's puts apart by their immediates, so no immediate may
-/// occur twice among `IMMEDIATES` consecutive puts of a rail. If puts are spread evenly over up to
+/// Number of consecutive puts of a link whose immediates must all differ. Immediates that would
+/// otherwise be equal can contain a counter that takes at least `TURNS` values in turn. When a rail
+/// fails, the peer tells the rail's puts apart by their immediates, so no immediate may occur twice
+/// among `IMMEDIATES` consecutive puts of a rail. If puts are spread evenly over up to
 /// [`RAILS_MAX`] rails, `IMMEDIATES` consecutive puts of a rail are among `TURNS` consecutive puts
 /// of the link.
 pub const TURNS: usize = 1 << 16;

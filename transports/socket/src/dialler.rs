@@ -37,8 +37,8 @@ pub struct Dialler {
     answering: bool,
     /// Reasons why addresses have failed.
     failures: Vec<String>,
-    /// True once something other than a refused connection (`ECONNREFUSED`) has failed: a later
-    /// attempt may then succeed.
+    /// True if a later attempt may succeed: an address has failed for another reason than a refused
+    /// connection (`ECONNREFUSED`), or this process lacked descriptors or memory.
     is_retryable: bool,
 }
 
@@ -158,8 +158,10 @@ impl Dialler {
         !self.shakes.is_empty()
     }
 
-    /// Returns whether a later attempt may succeed: something other than a refused connection
-    /// (`ECONNREFUSED`) has failed, for example a handshake or the path to the host.
+    /// Returns whether a later attempt may succeed: an address has failed for another reason than a
+    /// refused connection (`ECONNREFUSED`), or this process lacked descriptors or memory. For
+    /// example, a handshake broke off, or the path to the host is broken. A refusal by the listener
+    /// ([`TransportError::Refused`]) does not count.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_retryable

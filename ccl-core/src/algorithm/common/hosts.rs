@@ -143,8 +143,8 @@ impl<'a> Position<'a> {
         runs(self.others(self.size).map(|local| [self.hosts.rank(self.host, local), local]))
     }
 
-    /// Returns the rank of `host` whose local index is `local`, modulo the number of ranks of
-    /// `host`.
+    /// Returns the contact on `host` of a rank with local index `local`: the rank of `host` whose
+    /// local index is `local` modulo the number of ranks of `host`.
     pub(in crate::algorithm) fn contact(&self, host: u32, local: u32) -> Rank {
         self.hosts.rank(host, local % self.hosts.size(host))
     }

@@ -81,7 +81,7 @@ impl Expected {
     /// false if that slot has a guess already, if all slots are in `held`, or if slots are not
     /// guessed. `held` is the set of slots, as bits, whose messages have no buffer yet. The caller
     /// must have taken all events. Otherwise the expected message may already be in the slot, and
-    /// the lane would redirect the message that arrives in the slot after it.
+    /// the lane would redirect the slot's next message instead.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,

@@ -127,7 +127,8 @@ fn named(host: &Host, asked: &str) -> Option<Device> {
 }
 
 /// Checks whether the kernel migrates pages between nodes. To see which node uses a page, such a
-/// kernel unmaps pages again and again. This costs time, and registered pages cannot migrate.
+/// kernel unmaps pages again and again, which costs time. Registered pages gain nothing from the
+/// unmapping, because they cannot migrate.
 pub(super) fn balancing(host: &Host) -> Vec<Finding> {
     let file = "/proc/sys/kernel/numa_balancing";
     let several = nodes(host).len() > 1;

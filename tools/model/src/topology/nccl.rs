@@ -236,7 +236,7 @@ impl<'d> Reading<'d> {
                 self.nvswitch(node)
             } else if class.starts_with("0x03") || node.has_tag_name("xgmi") {
                 // The target is a GPU that the file does not describe. Any target of an <xgmi>
-                // counts as a GPU: the classes of AMD's GPUs do not begin with 0x03.
+                // counts as a GPU: not all classes of AMD's GPUs begin with 0x03.
                 return Err((node, "no GPU has the busid of this target".to_owned()));
             } else {
                 // An NVLink to a processor is left out: the GPU is under the processor in the tree.

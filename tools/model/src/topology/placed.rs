@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::fabric::Fabric;
 
-/// Largest number of nodes above a host. No network is known that has this many layers of nodes.
+/// Largest number of nodes above a host. No known network has this many layers of nodes.
 const NODES_MAX: usize = 16;
 
 /// A host, and the nodes of the network above it.

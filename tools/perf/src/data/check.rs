@@ -4,10 +4,10 @@
 //! sum is exact, but a library may divide it, or multiply it by a rounded reciprocal, in `f32` (in
 //! `f64` for `double`), and then round once to the type. So a right result need not be the
 //! representable number that is nearest to the true quotient. The result's distance from the
-//! quotient may exceed the nearest number's distance by at most the error of this arithmetic. The
-//! error comes from at most two roundings, each by at most 2^-24 of its result in `f32` and 2^-53
-//! in `f64`. The check allows 2^-22 of the quotient in `f32`, and 2^-50 in `f64`. Everything else
-//! must match bit for bit.
+//! quotient may exceed the nearest number's distance by at most twice the error of this arithmetic.
+//! The error comes from at most two roundings, each by at most 2^-24 of its result in `f32` and
+//! 2^-53 in `f64`. The check allows 2^-22 of the quotient in `f32`, and 2^-50 in `f64`. Everything
+//! else must match bit for bit.
 
 use ccl_core::types::{DataType, ReduceOp};
 

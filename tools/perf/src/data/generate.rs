@@ -5,7 +5,7 @@
 //! * *sum*, *avg*, *premul-sum* of floats: integers times a power of two. All ranks have the same
 //!   power for the same element. The magnitudes of the integers add up to at most `2^p` over all
 //!   ranks. So every partial sum, in any order, is representable. If `n` is so large that not every
-//!   rank can contribute, the others have zeros; which ranks have zeros depends on the element.
+//!   rank can contribute, some ranks have zeros; which ranks these are depends on the element.
 //! * *prod* of floats: powers of two near one, with random signs; for each element, one rank has a
 //!   random mantissa.
 //! * *sum*, *prod*, *premul-sum* of integers: any bits, since the results wrap (for *prod*, only

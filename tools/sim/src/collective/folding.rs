@@ -12,7 +12,8 @@
 //!
 //! Only messages of simulated ranks load the network. A message to a rank p that is not simulated
 //! goes down to p over links that lead to no simulated rank. `Folding::path` replaces each of these
-//! links by its counterpart on the way to the simulated rank that represents p.
+//! links by its counterpart on the path of the equal message, which goes down to the simulated rank
+//! that represents p.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;

@@ -52,8 +52,8 @@ pub struct Dcqcn {
     /// Additive increase of each round after fast recovery, before hyper increase, in bytes per
     /// second: R_AI.
     pub increase_bytes_per_s: f64,
-    /// Hyper increase of the target rate, in bytes per second. A round adds this value times the
-    /// number of rounds that both the timer and the counter have completed since fast recovery:
+    /// Hyper increase of the target rate, in bytes per second. A round adds the number of rounds
+    /// that both the timer and the counter have completed since fast recovery, times this value:
     /// R_HAI.
     pub hyper_bytes_per_s: f64,
 }

@@ -74,7 +74,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(figure.with("TE", points));
     findings.say(
         "The time to new paths is not simulated: the controller places new paths at the next \
-         multiple of the interval, whose default is that of the paper. Three runs are simulated: \
+         multiple of the interval, whose default is that of the paper. Three cases are simulated: \
          the old paths before the failure, the old paths after the failure (the flows of the \
          failed link are hashed anew), and the new paths.",
     );

@@ -137,7 +137,8 @@ impl Info {
     }
 
     fn empty(functions: &'static Functions) -> Result<Info, OfiError> {
-        // SAFETY: a copy of nothing is an empty offer with all its attributes.
+        // SAFETY: for a null pointer, `fi_dupinfo` returns an empty offer that has all its
+        // attributes.
         let raw = unsafe { (functions.dupinfo)(ptr::null()) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Info { functions, raw }),
