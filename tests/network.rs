@@ -281,7 +281,11 @@ fn random_connections_are_made_and_each_ends() {
     assert!(received_bytes > 0 && received_bytes <= noise.sent_bytes, "{noise:?}");
     assert!(noise.sent_bytes > 100_000, "{noise:?}");
     let refused = network.hosts[1].spawn(move || stranger::random(target, 3, 10, 7));
-    assert_eq!(refused.join().unwrap().refused, 3, "refused connections without a listener");
+    assert_eq!(
+        refused.join().unwrap().refused,
+        3,
+        "connections that are refused while nobody listens"
+    );
 }
 
 /// Accepts one connection; returns it and the result of `connect`.

@@ -67,8 +67,8 @@ pub(crate) struct Connection {
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
-    /// Device that the caller's memory is registered with. It differs from `device` only where
-    /// `device` maps memory (shared memory): such a device cannot map the caller's memory.
+    /// Device with which the caller's memory is registered. Over shared memory, this is another
+    /// device than `device`, which only takes memory that it has allocated itself.
     pub(crate) mr_device: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,

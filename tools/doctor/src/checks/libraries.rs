@@ -79,9 +79,9 @@ const KNOWN: [Known; 5] = [
             0..10_000 => format!("{}.{}.{}", version / 1000, version % 1000 / 100, version % 100),
             _ => format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100),
         },
+        // ferroccl itself does not use NCCL, and PyTorch has a copy of its own.
         needed: |_| Need::No,
-        without: "ferroccl itself does not use NCCL; PyTorch has a copy of NCCL that only PyTorch \
-                  finds",
+        without: "",
         install: "",
     },
     Known {

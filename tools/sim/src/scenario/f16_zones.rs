@@ -99,9 +99,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(figure.with_bars("speed", &speeds));
     findings.say(
         "The dealt ring alternates between the zones. A ring that goes through one zone and then \
-         the other crosses between them only twice. With an oversubscription of 7, it is even \
-         faster than the hierarchical algorithm: time is lost where neighbours in the ring are in \
-         different zones. The bytes follow from the schedules.",
+         the other crosses between the zones only twice, and a ring loses time only where \
+         neighbours are in different zones. With an oversubscription of 7, the ring that goes \
+         zone by zone is even faster than the hierarchical algorithm. The numbers of bytes are \
+         computed, not simulated.",
     );
     Ok(findings)
 }

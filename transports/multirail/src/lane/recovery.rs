@@ -89,10 +89,10 @@ impl RailsLane {
         let count = rails.len() as u8;
         for (at, rail) in rails.iter_mut().enumerate() {
             let Stage::Down { again } = rail.stage else { continue };
-            // The peer sends a missing address later.
+            // If the address is not known yet, the peer sends it later.
             let Some(address) = dial.to(at) else { continue };
             let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
-            // A rail that never was up first waits for the same pause as a failed rail.
+            // A rail that has never been up is dialled after the same pause as a failed rail.
             let Some(again) = again else {
                 rail.rest(now);
                 continue;
