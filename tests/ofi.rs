@@ -34,7 +34,8 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
 }
 
-/// Returns whether the processes of an installed provider share locks.
+/// Returns whether processes that use an installed provider share locks, so that a process that is
+/// killed can make others wait without a limit.
 pub(crate) fn shares_locks(name: &str) -> bool {
     let all = providers().unwrap_or_default();
     all.iter().any(|provider| provider.name == name && provider.shares_locks())

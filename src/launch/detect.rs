@@ -124,8 +124,8 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             names: ("SLURM_PROCID", "SLURM_NTASKS"),
             local: (variables.number("SLURM_LOCALID")?, None),
             rendezvous: |_, _, _| {
-                let pass_on =
-                    "srun does so by itself; or use srun --mpi=pmi2, which needs neither variable";
+                let pass_on = "srun passes variables on by itself; with --mpi=pmi2, neither \
+                               variable is needed";
                 Err(LaunchError::NoRendezvousPoint { launcher: Launcher::Slurm, pass_on })
             },
         }
@@ -154,7 +154,7 @@ fn known(variables: &Variables, rank: u32) -> Result<Option<Rendezvous>, LaunchE
 }
 
 fn torchrun(variables: &Variables) -> Result<Rendezvous, LaunchError> {
-    let because = || "RANK and WORLD_SIZE are".to_owned();
+    let because = || "RANK and WORLD_SIZE are set".to_owned();
     let absent = |name| LaunchError::Absent { name, because: because() };
     let host = variables.text("MASTER_ADDR")?.ok_or_else(|| absent("MASTER_ADDR"))?;
     let port = variables

@@ -10,7 +10,7 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "a put takes its bytes from two ranges of memory", check: two_places },
-    Point { name: "claim: a put's source may move while the put is under way", check: relocated },
+    Point { name: "a put's source may move while the put is under way", check: relocated },
     Point { name: "claim: a redirect applies to one put", check: redirected },
     Point { name: "claim: a redirect can be undone", check: taken_back },
     Point { name: "claim: a put that exceeds its redirect is not redirected", check: too_long },

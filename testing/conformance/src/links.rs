@@ -19,7 +19,7 @@ pub(crate) const POINTS: &[Point] = &[
     },
     Point { name: "message links connect on first use", check: on_demand },
     Point { name: "message links count the time that they wait for credits", check: waits },
-    Point { name: "claim: a message is placed where its CTS says", check: transfers },
+    Point { name: "a message is placed where its CTS says", check: transfers },
     Point { name: "message links share the credits of the pool", check: pool },
     Point { name: "message links name the lost rank", check: lost },
 ];

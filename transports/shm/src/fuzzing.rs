@@ -62,7 +62,9 @@ pub fn shm_handshake(data: &[u8]) {
         let _ = wire::send(theirs_too.as_fd(), message, file);
         match tested.step() {
             Ok(None) => {}
-            Ok(Some(_)) => unreachable!("no message carries the memory of a ring"),
+            Ok(Some(_)) => {
+                unreachable!("no handshake completes, since no message carries shared memory")
+            }
             Err(error) => return drop(error.to_string()),
         }
     }

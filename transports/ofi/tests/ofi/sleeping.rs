@@ -18,7 +18,8 @@ const LONG: Duration = Duration::from_secs(20);
 /// Largest number of times that a lane may wake before the other side's put or note arrives.
 const WAKES_MAX: u32 = 100;
 /// Largest number of sleeps of a lane that the provider does not wake, before the other side's put
-/// or note arrives. With sleeps of 50 µs, the lane would sleep 2,000 times.
+/// or note arrives. If all sleeps were the shortest ones, there would be about 2,000: a sleep of 50
+/// µs takes about 100 µs.
 const NAPS_MAX: u32 = 500;
 
 #[test]
