@@ -20,13 +20,14 @@ pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
 /// Bytes of the token that identifies a peer's messages.
 pub(crate) const TOKEN_BYTES: usize = 16;
 /// Largest number of bytes of a put in one message. Over loopback, a message with its head and the
-/// provider's own header then fits into two TCP segments of 65,483 bytes. With 128 KiB, each
-/// message had a third segment of 178 bytes, and a stream had two thirds of the rate.
-pub(crate) const PART_BYTES: usize = (128 << 10) - 256;
+/// provider's own header then fits into four TCP segments of 65,483 bytes; a few bytes more would
+/// need a fifth segment. Messages of two segments take more calls per byte, and messages of eight
+/// do not stay in the processor's cache until they are copied.
+pub(crate) const PART_BYTES: usize = (256 << 10) - 512;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
 /// turn, and the lane copies the bytes out. With more buffers, each would have left the processor's
 /// cache before its next use.
-const RECEIVES: usize = 4;
+const RECEIVES: usize = 2;
 /// Largest number of incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since
 /// the peer's provider may report a put as done before all of it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;
