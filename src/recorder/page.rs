@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 0     magic with version, process, rank, ranks, heartbeat, communicator, time of joining, host
-//! 128   words of the data path: number of looks for progress, current step outside operations
+//! 128   words of the data path: number of looks for progress, code of what the rank does while no
+//!       operation runs (`words::step`)
 //! 192   words of the control thread: time of its last sample, time of the last change that it
 //!       found, and time at which it last found that the data path had looked for progress
 //! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
@@ -45,8 +46,8 @@ pub(super) const AWAITED: usize = 256;
 pub(super) const AWAITED_WORDS: usize = 3 + AWAITED_MAX;
 pub(super) const RING: usize = 512;
 pub(super) const ENTRIES: usize = 16;
-/// Words of an entry: number, kind, count, sequence, size and algorithm, progress; the rest is
-/// spare.
+/// Words of an entry: number; kind; count; sequence; size and algorithm, in one word; progress. The
+/// rest is spare.
 pub(super) const ENTRY_WORDS: usize = 8;
 pub(super) const ENTRY_SHOWN: usize = 5;
 /// Index of the word with an entry's progress, which is the number of folds done.

@@ -60,7 +60,7 @@ pub struct Params<'a> {
 pub enum Family {
     /// Neighbours on a circle or a chain: most steps, nearly all messages between adjacent ranks.
     Ring,
-    /// Binomial or binary trees: few steps, the load on inner nodes.
+    /// Binomial or binary trees: few steps; the inner nodes carry the load.
     Tree,
     /// Exchanges at distances that double or halve: few steps, all ranks busy.
     RecursiveDoubling,

@@ -39,7 +39,7 @@ pub(crate) enum ChildMessage {
     Step(String),
     /// Value for its peer.
     Tell(Value),
-    /// Warning that the plugin wrote to NCCL's log.
+    /// Text of a warning. The plugin has written the warning to NCCL's log.
     Log(String),
     /// Text to show beside the outcome.
     Note(String),

@@ -41,8 +41,9 @@ struct Pooled {
 }
 
 impl RankTest {
-    /// Returns the one-sided p-value: the probability, if nothing has changed, of new samples that
-    /// exceed the old ones by at least as much as `new` does. It is 1 if `old` or `new` is empty.
+    /// Returns the one-sided p-value: the probability that chance alone makes new samples
+    /// exceed old ones by at least as much as `new` exceeds `old`. It is 1 if `old` or `new` is
+    /// empty.
     #[must_use]
     pub fn longer(&mut self, old: &[f64], new: &[f64]) -> f64 {
         if old.is_empty() || new.is_empty() {
@@ -109,7 +110,7 @@ fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
 
 fn normal(pooled: &Pooled, old: f64, new: f64) -> f64 {
     let all = old + new;
-    // U is the sum of ranks minus its least value.
+    // U is the sum of the new samples' ranks minus the least sum that is possible.
     let u = pooled.sum as f64 / 2.0 - new * (new + 1.0) / 2.0;
     let variance = old * new / 12.0 * (all + 1.0 - pooled.ties / (all * (all - 1.0)));
     if variance <= 0.0 {

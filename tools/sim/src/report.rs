@@ -163,7 +163,7 @@ pub struct Report {
     pub title: String,
     /// Published claim that the experiment tests; empty if there is none.
     pub source: String,
-    /// Network that the experiment ran on, unless it is the experiment's own.
+    /// Network that the experiment ran on; none if the experiment ran on its own network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
     /// Parameters of the run.

@@ -6,11 +6,11 @@
 //!
 //! # Striping
 //!
-//! Each put goes whole over one rail. Each link has a preferred rail, which carries a put if it
-//! would complete the put within a microsecond. Otherwise, the rail with the earliest expected
-//! completion carries the put. The expected time is computed from the bytes that all links of the
-//! [`RailsDevice`] have under way on the rail's device, and from the rail's recently measured
-//! bandwidth.
+//! Each put goes whole over one rail. Each link has a preferred rail. The put goes over this rail
+//! if the rail is expected to complete the put within a microsecond. Otherwise, the rail with the
+//! earliest expected completion carries the put. The expected time is computed from the bytes that
+//! all links of the [`RailsDevice`] have under way on the rail's device, and from the rail's
+//! recently measured bandwidth.
 //!
 //! # A rail that fails
 //!

@@ -178,8 +178,8 @@ pub(crate) struct Peer {
     has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
     sent_report: CountReport,
-    /// Number of arrived immediates, with the reports in which the peer claims more. After an
-    /// arrival, the count of these reports begins anew.
+    /// Number of arrived immediates, and number of the peer's reports of a larger number. With each
+    /// arrival, the number of reports becomes zero.
     missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,

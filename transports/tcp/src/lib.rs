@@ -73,8 +73,8 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time after a break for which the dialling side tries in vain to reach the peer, at
-    /// the address of the link's first connection. After this time the peer counts as gone.
+    /// Longest time after a break for which the dialling side tries to reach the peer again, at the
+    /// address of the link's first connection. After this time the peer counts as gone.
     pub resume_within: Duration,
     /// Longest time after a break within which a reachable peer must answer. If the peer is the
     /// dialling side, it must dial again within this time. After this time the peer counts as gone.

@@ -23,8 +23,8 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// Number of the port, from 1.
     pub(crate) number: u8,
-    /// Attributes at opening. Of those that may change later, only the link's width and speed are
-    /// read from this copy.
+    /// Attributes at opening. Some may change later; this copy is used for the link's width and
+    /// speed, and for attributes that never change.
     pub(crate) attr: ibv_port_attr,
     /// Addresses and packet length, which may change.
     located: Mutex<Located>,
@@ -40,7 +40,7 @@ pub(crate) struct Port {
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) choice: Choice,
-    /// Other rows that fit the rule, the best first.
+    /// Other rows of the GID table that the options allow, the best first.
     pub(crate) others: Vec<GidRow>,
     /// True if reading the whole table again may find better rows: the table may have been
     /// incomplete at the last full read, or rows have gone since.

@@ -24,7 +24,8 @@ pub(crate) struct Suite {
     /// the measured seconds. A suite is killed after [`HANGS`](super::HANGS) times as much, or
     /// [`HANGS_AFTER`](super::HANGS_AFTER) if that is longer.
     pub(crate) usual_s: [u64; 2],
-    /// Fewest tests that a part must run or skip: a part that selects no tests must not pass.
+    /// Least number of tests that a part must select, whether they run or are skipped: a part that
+    /// selects no tests must not pass.
     pub(crate) tests_min: usize,
     /// True if the quick part runs beside the other suites, because it waits more than it computes.
     pub(crate) waits: bool,
@@ -352,7 +353,7 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
         "two minutes; other tests of `hosts` cover it in short",
     ),
     ("integration", "hosts::few_slots_and_several_channels", "`collectives` covers both in short"),
-    ("integration", "cluster::every_collective_runs_between", "`hosts` covers them in short"),
+    ("integration", "cluster::every_collective_runs_between", "`hosts` does this in short"),
     ("integration", "cluster::the_perf_programs_run_between", "`perf` runs them on one host"),
     ("integration", "cluster::a_port_scanner_and_10_000", "`a_crowd_of_strangers` is shorter"),
     ("integration", "nccl_net::over_tcp", "every API version; the quick tier runs `in_short`"),

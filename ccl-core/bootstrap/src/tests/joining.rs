@@ -245,7 +245,7 @@ fn a_rank_about_to_introduce_itself_learns_why_joining_failed() {
     let failure = JoinFailure::RanksDiffer { rank: 2, ranks: 9, root_ranks: 4 };
     everyone_hears(&star, &[1, 2], &failure);
     assert!(!star.root.has_half_open());
-    // Rank 1 has not connected yet.
+    // Rank 1 has no answer yet: its connection has the number 3, below.
     assert!(star.root.has_unsent_answers());
     star.connect(3, secret(), hello(1, 4));
     everyone_hears(&star, &[3], &failure);

@@ -27,8 +27,8 @@ use crate::time::Instant;
 use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// Longest time that a call waits for acknowledgements before it ends, if the lane can still copy
-/// the payloads.
+/// Longest time that a call waits for acknowledgements before it ends, over a lane that can copy
+/// the payloads later. Such a copy takes about as long.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// A buffer of the call.
@@ -234,7 +234,7 @@ impl MessageLinks {
     }
 
     /// Returns whether the call may end: its zero-copy sends are acknowledged, or the lane can
-    /// still copy their payloads and the call has waited about as long as these copies take.
+    /// still copy their payloads and the call has waited for the usual time of these copies.
     pub fn is_settled(&mut self, now: Instant) -> bool {
         if self.zero_copy.buffers.is_empty() {
             return true;

@@ -536,7 +536,7 @@ fn only_harmful_settings_are_reported() {
     let (status, found) = examine(&machine, &[]);
     assert_eq!(status, 0, "{found:?}");
     assert!(found.iter().any(|[.., said]| said.contains("devices: mlx5_0, below")));
-    // A card that is the only one below its root port has no peers there.
+    // A card that is the only one below its root port: packets to no other card can be redirected.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(0x1d));
     machine.remove("sys/bus/pci/devices/0000:14:00.0");
@@ -561,7 +561,8 @@ fn only_harmful_settings_are_reported() {
 fn an_amd_card_is_judged_by_the_link_and_path_of_its_own_switch() {
     let machine = Machine::healthy();
     with_amd(&machine);
-    // The GPU's function becomes the upstream port of the card's switch, below the board's switch.
+    // The directory of the GPU now describes the upstream port of the card's own switch. The GPU
+    // moves below that switch.
     let card = format!("{GPU}/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0");
     let directories = [GPU.to_owned(), format!("{GPU}/0000:1a:00.0"), card.clone()];
     let [upstream, downstream, _] = &directories;

@@ -75,10 +75,10 @@ pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f6
     bytes / (inner * rank_bytes_per_s)
 }
 
-/// Returns two times of an all_reduce over nodes of `D` ranks: `bytes / W_gpu / min(Y, D)` within
-/// nodes, and `bytes / W_node · D / max(D, Y)` between nodes. The array is sharded `Y`-fold along
-/// an inner axis. The longer time bounds the collective. Sharding speeds up the part between nodes
-/// only if `Y > D`. (Scaling book, as above.)
+/// Returns the duration of each of two parts of an all_reduce over nodes of `D` ranks: `bytes /
+/// W_gpu / min(Y, D)` within nodes, and `bytes / W_node · D / max(D, Y)` between nodes. The array
+/// is sharded `Y`-fold along an inner axis. The longer time bounds the collective. Sharding speeds
+/// up the part between nodes only if `Y > D`. (Scaling book, as above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,

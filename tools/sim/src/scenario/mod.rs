@@ -357,9 +357,8 @@ fn router(
 }
 
 /// Returns one demand per pair of ports, because a controller's rules do not tell connections
-/// apart. The rate of a demand is the number of bytes of its streams, divided by a time that is the
-/// same for all demands: the time at line rate of the largest number of bytes that any NIC sends or
-/// receives.
+/// apart. The rate of a demand is the number of bytes of its streams, divided by the same time for
+/// all demands. In this time, the busiest NIC sends or receives all its bytes at line rate.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());
@@ -458,7 +457,11 @@ fn tell_links(
     let mut bars = [Vec::new(), Vec::new(), Vec::new()];
     for (tier, name) in names.iter().enumerate() {
         let spread = spread(network, tier, &used);
-        findings.note(format!("MMR of links to a {name}"), Unit::Ratio, spread.max_to_mean);
+        findings.note(
+            format!("max-to-mean ratio of links to a {name}"),
+            Unit::Ratio,
+            spread.max_to_mean,
+        );
         for (bars, (what, value)) in bars.iter_mut().zip([
             ("lowest", spread.least),
             ("mean", spread.mean),

@@ -283,7 +283,8 @@ impl<'a> Replaying<'a> {
             let over = self.crossing_s / self.roofline_s;
             findings.note("time between hosts, over the network's roofline", Unit::Ratio, over);
             for (tier, ratios) in self.network.plan().fabric.tiers.iter().zip(&self.ratios) {
-                let what = format!("MMR of links to a {}, mean of intervals", tier.name);
+                let what =
+                    format!("max-to-mean ratio of links to a {}, mean of intervals", tier.name);
                 findings.note(what, Unit::Ratio, mean(ratios));
             }
             let (carried, time_s) = (&self.carried_bytes, self.crossing_s);

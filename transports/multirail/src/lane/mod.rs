@@ -31,12 +31,12 @@ const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time that an ending link waits until other rails have taken the puts of a failed rail.
-/// Each lane below limits its own wait for its peers. Once all these waits are over, a rail may
-/// fail unnoticed.
+/// Each rail's lane limits its own wait for its peers. If a rail fails after all these waits, no
+/// other rail takes its puts.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
-/// Largest number of polls for the last arrivals, before a rail or a link ends.
+/// Largest number of polls before a rail or a link ends. These polls take in the last arrivals.
 const LOOKS_MAX: usize = 1024;
 
 const LINK_SHIFT: u32 = 44;

@@ -116,8 +116,8 @@ impl Info {
                 offers = Info::list(functions, &hints)?;
             }
         }
-        // `efa-direct` lacks two things that puts as writes rely on: writes with data that use up
-        // no receive of the peer, and `FI_DELIVERY_COMPLETE`.
+        // A put that is a write needs two things that `efa-direct` lacks: writes with data that use
+        // up no receive of the peer, and `FI_DELIVERY_COMPLETE`.
         offers.retain(|info| info.fabric() != "efa-direct");
         Ok(offers)
     }
