@@ -1,5 +1,6 @@
-//! The registry of transports. A new transport takes a crate with a [`TransportKind`] and a line
-//! here; no other module chooses a transport by name. A program can [`add`] its own transports.
+//! The registry of transports. A new transport needs a crate with a [`TransportKind`], and a line
+//! in this file. No other module chooses a transport by name. A program can [`add`] its own
+//! transports.
 
 use std::sync::{Mutex, PoisonError};
 

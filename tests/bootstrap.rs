@@ -250,8 +250,8 @@ fn another_protocol_version_is_refused_and_the_answer_has_both_versions() {
     }
 }
 
-/// Joins as `rank` and vanishes once it is admitted. Nothing listens at the address that it gives
-/// as its own.
+/// Joins as `rank` and vanishes after the admission. Nothing listens at the address in the rank's
+/// hello.
 fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hello = hello(rank, ranks, Contact::new(Some(unused.ip()), unused.port()));

@@ -2,7 +2,7 @@
 //! and recorded calls of running ranks can be predicted.
 
 use ccl_harness::command::{
-    examples_of_its_help_work, page_shows_what_it_says, refused, root, said,
+    examples_of_the_help_work, page_shows_what_it_says, refused, root, said,
 };
 
 use crate::perf::examples;
@@ -52,7 +52,7 @@ use own::{Dir, json, target};
 #[test]
 fn the_examples_in_the_help_of_trace_work() {
     target();
-    examples_of_its_help_work("trace", 5);
+    examples_of_the_help_work("trace", 5);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn recorded_messages_give_the_traffic_of_each_pair() {
 #[test]
 fn a_recording_that_cannot_be_written_is_reported() {
     let dir = Dir::new("unwritable");
-    for (name, problem) in [("nowhere/%r.json", "No such file"), ("", "it is no file")] {
+    for (name, problem) in [("nowhere/%r.json", "No such file"), ("", "it is not a file")] {
         let mut command = Command::new(examples().join("all_gather_perf"));
         command.args("-g 2 -b 3k -e 3k -n 20 -w 0 -c 0".split_whitespace());
         command.env("FERROCCL_TRACE", dir.at(name));

@@ -80,7 +80,7 @@ fn forks() -> Result<(), Error> {
     result??;
     assert!(buffer.iter().all(|sum| *sum == communicator.ranks()));
     let mut status = 0;
-    // SAFETY: the child is this process's, and the status is written to memory of our own.
+    // SAFETY: `child` is a child of this process, and the call writes only to `status`.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "child status {status:#x}");
     communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;

@@ -146,7 +146,7 @@ fn every_message_of_irregular_groups_arrives() {
 }
 
 #[test]
-fn a_send_without_a_receive_names_the_rank_it_waits_for() {
+fn the_error_of_a_send_without_a_receive_names_the_awaited_rank() {
     let impatient = config_with(|config| config.timeout = Duration::from_millis(300));
     let errors = ranks_with(2, impatient, |c| {
         let peer = 1 - c.rank();

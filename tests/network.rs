@@ -284,7 +284,7 @@ fn random_connections_are_made_and_each_ends() {
     assert_eq!(
         refused.join().unwrap().refused,
         3,
-        "connections that are refused while nobody listens"
+        "number of connections refused while nobody listens"
     );
 }
 

@@ -150,8 +150,8 @@ fn collectives_run_over_software_providers_with_a_hundred_seeds() {
 }
 
 /// Checks all points of `ferroccl netcheck` in the deep tier, else only [`SHORT`]. Over `ofi_rxm`,
-/// always checks only [`SHORT`]: each endpoint of libfabric takes much memory, and malloc keeps so
-/// much of it after a free that this looks like a leak.
+/// checks only [`SHORT`] in both tiers: each endpoint of libfabric takes much memory, and malloc
+/// keeps so much of that memory after a free that netcheck would report a leak.
 #[test]
 fn the_plugin_keeps_nccls_contract() {
     for name in present() {

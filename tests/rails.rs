@@ -473,10 +473,10 @@ fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
     }
 }
 
-/// Puts of the side whose completion queue fails go over the other rail. The test ensures that the
-/// peer has no puts in flight when the queue fails. The failing side's device would acknowledge
-/// such puts to the peer, but only the failed queue would report their arrival. Lost reports would
-/// end the link.
+/// Checks that a side sends its puts over the other rail after the side's completion queue on one
+/// rail has failed. The test ensures that the peer has no puts in flight when the queue fails. The
+/// failing side's device would acknowledge such puts to the peer, but only the failed queue would
+/// report their arrival. The loss of these reports would end the link.
 #[test]
 fn a_provider_with_an_unreadable_queue_fails_and_the_other_goes_on() {
     for side in [0, 1] {

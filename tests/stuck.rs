@@ -1,5 +1,5 @@
-//! Stall detection: after a stall of any cause, all ranks that wait end soon after the deadline,
-//! with the same verdict. `ferroccl status` reports the verdict before the deadline.
+//! Stall detection: after a stall of any cause, all waiting ranks end soon after the deadline, with
+//! the same verdict. `ferroccl status` reports the verdict before the deadline.
 
 use ccl_harness::processes::{Case, Ended, Processes, say};
 use ccl_harness::stretched;
@@ -18,7 +18,7 @@ const WHO: &str = "FERROCCL_TEST_WHO";
 const JOINED: Duration = Duration::from_secs(60);
 /// Deadline of the operations.
 const TIMEOUT: Duration = Duration::from_millis(1500);
-/// Promised limit: all ranks that wait end within this time after the deadline.
+/// Promised limit: all waiting ranks end within this time after the deadline.
 const MORE: Duration = Duration::from_millis(1000);
 /// Additional time for a machine with more ranks than cores.
 const GRACE: Duration = Duration::from_millis(1500);
@@ -408,7 +408,7 @@ mod status {
     }
 
     #[test]
-    fn the_examples_of_its_help_work_and_bad_arguments_are_explained() {
+    fn the_examples_of_the_help_work_and_bad_arguments_are_explained() {
         let ranks = processes(2, "works", 0, &[]);
         let help = ferroccl(&["status", "--help"]);
         let examples: Vec<_> =

@@ -38,7 +38,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Sums, over all ranks, numbers that depend on rank, turn and index, and checks every element.
+/// Runs an all_reduce of numbers that depend on the rank, the turn and the index, and checks every
+/// sum.
 fn turn(c: &mut Communicator, buffer: &mut [u64], turn: u64) -> Result<(), Error> {
     let ranks = u64::from(c.ranks());
     for (at, value) in buffer.iter_mut().enumerate() {
@@ -198,7 +199,8 @@ fn agree() -> Result<(), Error> {
 fn parts() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let rank = c.rank();
-    // The odd part lacks rank 0. The reversed keys make the last rank of each part lead it.
+    // The odd part lacks rank 0. The keys fall as the ranks rise, so the member with the highest
+    // rank becomes rank 0 of its part.
     let mut part = c.split(i64::from(rank % 2), -i64::from(rank))?.unwrap();
     let mut members = vec![0; part.ranks() as usize];
     part.all_gather(&[rank], &mut members)?;
@@ -383,7 +385,7 @@ fn a_rank_that_wakes_harms_nobody() {
         job.ranks.signal(victim, Signal::CONT);
         job.ranks.await_text(victim, "scribbled", stretched(ENDED));
         let at_work = others.iter().filter(|o| !job.ranks.output(**o).contains("survived"));
-        assert_eq!(at_work.count(), 3, "survivors that still work when the rank wakes");
+        assert_eq!(at_work.count(), 3, "number of survivors at work when the rank wakes");
         let ended = job.ranks.end(LONG);
         say_the_same(&ended, &others, 0, victim);
         survived(&ended, &others);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ferroccl::communicator::{Blocks, Call, machine};
 use ferroccl::{Collective, DataType, Reduction};
 
-use ccl_harness::command::{commands_of, examples_of_its_help_work, refused, said};
+use ccl_harness::command::{commands_of, examples_of_the_help_work, refused, said};
 use ccl_harness::processes::{Processes, free_address};
 use ccl_harness::{config_with, joining};
 
@@ -44,8 +44,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("tune", 4);
+fn the_examples_of_the_help_work() {
+    examples_of_the_help_work("tune", 4);
 }
 
 /// The commands of docs/tune.md and docs/model.md work. Here they measure less and write to a
@@ -286,7 +286,7 @@ fn foreign_and_broken_tables_are_refused() {
         (format!("@{}", foreign.name()), "measured on \"an abacus, 10 processors\", and this is"),
         (format!("@{}", broken.name()), "line 3: \"\" is not like hosts=2"),
         ("@/nowhere".to_owned(), "/nowhere: No such file"),
-        ("@/dev/zero".to_owned(), "/dev/zero: it is no file"),
+        ("@/dev/zero".to_owned(), "/dev/zero: it is not a file"),
         ("nonsense".to_owned(), "line 1: there is no `:`"),
     ] {
         let Output { status, stderr, .. } = with(&value, "explain all_reduce --ranks 2");

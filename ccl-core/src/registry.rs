@@ -28,8 +28,8 @@ pub struct Setup {
     pub done_when_written: bool,
     /// True if at most one connection is attached to each lane.
     pub one_connection: bool,
-    /// True if the host is known to have a core for each of its ranks. A transport may then do
-    /// without a means of waking ranks that costs time with each message: waiting ranks poll.
+    /// True if the host is known to have a core for each of its ranks. Waiting ranks then poll, and
+    /// a transport can switch off wake-ups that cost time with each message.
     pub has_core: bool,
     /// The longest time that a port may be down, or that a peer may be unreachable after a break,
     /// before the connections count as lost.

@@ -36,9 +36,9 @@ pub(super) fn spans_hosts(join: &Join) -> bool {
 }
 
 /// Opens the control port of a rank other than 0, at the address from which it reaches rank 0. The
-/// port listens on all addresses instead if that address is loopback (this rank is then on rank
-/// 0's host), other ranks may be on other hosts, and joining beyond loopback is allowed. The other
-/// ranks then use the address at which they reach rank 0.
+/// port listens on all addresses instead if three conditions are met: that address is loopback
+/// (this rank is then on rank 0's host), other ranks may be on other hosts, and joining beyond
+/// loopback is allowed. The other ranks then use the address at which they reach rank 0.
 pub(super) fn of_member(
     join: &Join,
     root: &TcpStream,

@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_millis(50);
 type Reason = dyn Fn() -> Option<String> + Send + Sync;
 
 /// Condition that makes a rank stop waiting for other ranks. The condition is checked every 50 ms,
-/// on the thread that waits, so it must not block. The default has no condition.
+/// on the thread that waits, so it must not block. The default value never stops a wait.
 #[derive(Clone, Default)]
 pub struct GiveUp(Option<Arc<Reason>>);
 

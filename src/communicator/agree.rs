@@ -34,9 +34,9 @@ impl Communicator {
     /// Waits for the verdict that the survivors of a failure agree on: the dead ranks, the cause,
     /// and the last operation that all survivors completed. The verdict is the same on every
     /// survivor. Operations are counted from 1, in the order of the calls. Operations after the
-    /// last one of the verdict are void even where they succeeded. The wait is at most `timeout`.
-    /// If ranks are silent, the verdict takes a little longer than `FERROCCL_DEAD_AFTER`, the time
-    /// after which they count as dead.
+    /// last operation that all survivors completed are void even where they succeeded. The wait is
+    /// at most `timeout`. If ranks are silent, the verdict takes a little longer than
+    /// `FERROCCL_DEAD_AFTER`, the time after which they count as dead.
     ///
     /// # Errors
     ///

@@ -284,7 +284,7 @@ mod tests {
             slots(&[0, 1], 500, |config| config.check_network = NetworkCheck::Off),
             (8, None)
         );
-        // Twice the slots of half the length hold no more.
+        // Twice as many slots, each half as long, hold no more bytes.
         let tight = |config: &mut Config| config.budget_bytes = Bytes(1 << 20);
         let (many, said) = slots(&[0, 1], 50_000, tight);
         assert_eq!((many, said), (8, None));

@@ -51,10 +51,10 @@ pub struct Asked<'a> {
 }
 
 /// Returns the durations of a call with equal blocks, the fastest first. The list has the variants
-/// that were measured for this number of bytes. Of the other variants, it has predicted ones: each
-/// algorithm with whole slots, and the algorithm with the shortest predicted time also with smaller
-/// fractions of a slot. The prediction takes some milliseconds for 16 ranks; for more ranks the
-/// list is empty.
+/// that were measured for this number of bytes. The list also has variants that were not measured,
+/// with predicted durations: each algorithm with whole slots, and the algorithm with the shortest
+/// predicted time also with smaller fractions of a slot. The prediction takes some milliseconds for
+/// 16 ranks; for more ranks the list is empty.
 ///
 /// # Errors
 ///

@@ -101,7 +101,7 @@ pub struct StripingPlan {
     pub striping: Striping,
     /// The rule of the policy that sets the distribution.
     pub rule: String,
-    /// Number of ranks that this one sends to.
+    /// Number of ranks that this rank sends to.
     pub fan_out: u32,
 }
 

@@ -70,7 +70,7 @@ pub struct Group<'c, 'b> {
 
 impl<'c, 'b> Group<'c, 'b> {
     pub(super) fn new(communicator: &'c mut Communicator) -> Self {
-        // Drops the messages of the last group, which may never have run.
+        // Drops the messages of the previous group: perhaps nobody ran that group.
         communicator.messages.clear();
         Group { communicator, buffers: PhantomData }
     }
@@ -93,7 +93,7 @@ impl<'c, 'b> Group<'c, 'b> {
     ///
     /// # Errors
     ///
-    /// A peer that does not exist, lengths that differ, a failed rank, a deadline.
+    /// A peer that does not exist, lengths that differ, a failed rank, a deadline that has passed.
     pub fn run(self) -> Result<(), Error> {
         self.communicator.run_messages()
     }

@@ -195,8 +195,8 @@ impl Communicator {
         let (told, rank) = (Arc::clone(&control), control.rank());
         let wired = Communicator::wire(control, secret, config, measured);
         wired.and_then(Communicator::adjusted_to_network).inspect_err(|error| {
-            // Without a report, the others see a rank that leaves in good order. If another rank
-            // failed, others may report that a little later: wait for their report first.
+            // Without a report, the others see a rank that leaves in good order. If the error says
+            // that another rank failed, this rank waits a little for another rank's report first.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
                     (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))
@@ -477,7 +477,7 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
 }
 
 /// Returns the configuration of the environment with `tuning` in place of the environment's tuning
-/// table. Does not check that the table is of this machine.
+/// table. Does not check that the table was measured on this machine.
 ///
 /// # Errors
 ///

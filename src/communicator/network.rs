@@ -32,7 +32,7 @@ const WORTH: f64 = 1.1;
 /// Results of measuring the network, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measurement {
-    /// Pairs of hosts.
+    /// Number of pairs of hosts.
     pub pairs: u32,
     /// Round trip of a few bytes between two hosts, in microseconds.
     pub round_trip_us: f64,
@@ -91,8 +91,8 @@ pub(super) struct Measured {
 
 impl Communicator {
     /// Measures the network in at most `rounds` rounds, after a first round that includes
-    /// connecting and does not count. Returns none for a single host. All ranks call it and get the
-    /// same result.
+    /// connecting and does not count. Returns none for a single host. All ranks call this method
+    /// together and get the same result.
     #[doc(hidden)]
     pub fn measure_network(&mut self, rounds: u32) -> Result<Option<Measurement>, Error> {
         let hosts = self.hosts().clone();
@@ -125,7 +125,7 @@ impl Communicator {
 
     /// Measures the network if `FERROCCL_CHECK_NETWORK=measure` asks for it and there is no earlier
     /// measurement. Returns a communicator with more flows if the network is oversubscribed and
-    /// more flows are faster, otherwise this communicator. All ranks call it.
+    /// more flows are faster, otherwise this communicator. All ranks call this method together.
     pub(super) fn adjusted_to_network(mut self) -> Result<Communicator, Error> {
         let is_asked = self.config().check_network == NetworkCheck::Measure;
         if !is_asked || self.measured.is_some() {
@@ -222,8 +222,8 @@ impl Communicator {
     }
 }
 
-/// Returns the number of this rank's pair of hosts and the peer in that pair. Only the first rank
-/// of a host has a peer.
+/// Returns the index of the pair to which this rank's host belongs, and this rank's peer on the
+/// other host of the pair. Returns none for all ranks of a host except the first.
 fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
     let ((host, local), half) = (hosts.seat(rank), hosts.count() / 2);
     let (pair, other) = if host < half { (host, host + half) } else { (host - half, host - half) };

@@ -122,7 +122,7 @@ impl Communicator {
     }
 
     /// Starts a call, or queues it behind earlier ones. The buffers must live until the call has
-    /// ended: `keep` holds them, or the caller ensures it.
+    /// ended: either `keep` owns the buffers, or the caller keeps them alive.
     pub(super) fn enqueue<B: Send + 'static>(
         &mut self,
         call: &Call<'_>,

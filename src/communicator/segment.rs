@@ -34,7 +34,7 @@ const SLOT_BYTES_LEAST: usize = 1 << 10;
 /// Layout of a rank's segment, equal on all ranks of a host. Slots are equal on all hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Ranks of the communicator.
+    /// Number of ranks of the communicator.
     pub(super) ranks: u32,
     /// Ranks on the host of the segment's owner, the owner among them, ascending.
     locals: Vec<Rank>,
@@ -49,7 +49,7 @@ pub(super) struct Segment {
     /// Number and length of the slots of each link on one host. Links between hosts have slots of
     /// the same length; [`Segment::message_config`] gives their number.
     pub(super) shape: Shape,
-    /// Slots of each link between hosts, if the budget allows.
+    /// Configured number of slots of a link; a link has fewer if the budget is too small for them.
     slots: u32,
 }
 
@@ -213,7 +213,7 @@ impl Segment {
         (bytes.saturating_mul(remote), formula)
     }
 
-    /// Returns the owner's record of its current call.
+    /// Returns the part of segment `of` that holds the record of the owner's current call.
     pub(super) fn record(&self, of: &Region) -> Result<Region, RegionError> {
         of.part(doorbell::BYTES, CallRecord::SHARED_BYTES)
     }

@@ -98,8 +98,8 @@ const ALLOC_ADVICE: &str = "The communicator is unharmed: ask for less memory on
 
 impl Communicator {
     /// Allocates `count` zeroed elements on every rank, in memory that all ranks of its host map.
-    /// All ranks call it with the same count. The memory is freed when the buffer is dropped on all
-    /// ranks.
+    /// All ranks call this method with the same count. The memory is freed when the buffer is
+    /// dropped on all ranks.
     ///
     /// # Errors
     ///

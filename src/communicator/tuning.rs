@@ -9,8 +9,9 @@ use super::error::{Error, SetupError, TableError};
 /// Greatest length of a table.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 
-/// Returns the name of this machine in tables: the model and number of its processors. Processors
-/// that this process may not use count, too: a launcher may bind each rank to a few processors.
+/// Returns the name of this machine in tables: the model and number of its processors. The number
+/// includes the processors to which this process is not bound: some launchers bind each rank to a
+/// few processors.
 #[must_use]
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -48,7 +49,7 @@ fn file(name: &str) -> Result<String, TableError> {
         return Err(TableError::TooLong { name: own(), bytes, most: TABLE_BYTES_MAX });
     }
     let text = std::fs::read_to_string(name).map_err(unreadable)?;
-    // Parsed here so that an error names the file: later steps have only the text.
+    // The text is parsed here so that an error names the file: later steps have only the text.
     match text.parse::<ccl_core::select::tuning::Tuning>() {
         Ok(_) => Ok(text),
         Err(error) => Err(TableError::Malformed { name: own(), error }),

@@ -63,7 +63,7 @@ pub(super) struct Wiring {
     pub(super) budget_share: f64,
 }
 
-/// Means to connect this rank with its peers over a device.
+/// Control plane, key and time limit with which this rank connects to its peers over a device.
 struct Rendezvous<'a> {
     control: &'a ControlPlane,
     key: transport::Secret,
@@ -85,7 +85,7 @@ struct Offered {
 impl Wiring {
     /// Connects the ranks of each host through shared memory and prepares the connections between
     /// hosts, over `devices`. `flows` is the note on an earlier adjustment of the configuration.
-    /// All ranks call it.
+    /// All ranks call this function.
     pub(super) fn connect(
         control: Arc<ControlPlane>,
         devices: Devices,
@@ -219,8 +219,8 @@ impl Wiring {
         offers: &[Offered],
     ) -> Result<Vec<Option<Region>>, Error> {
         let rank = self.control.rank();
-        // Everything is mapped before anything is refused: a peer's memory that this rank never
-        // maps would stay allocated.
+        // This rank maps the memory of all peers before it returns an error: a peer's memory that
+        // this rank never maps would stay allocated.
         let mut regions: Vec<Option<Result<Region, TransportError>>> = Vec::new();
         for (at, offer) in offers.iter().enumerate() {
             let key = offer.keys.get(rank as usize).and_then(Option::as_ref);
@@ -261,7 +261,7 @@ impl Local {
 }
 
 impl Rendezvous<'_> {
-    /// Connects this rank with these peers. All ranks call it, for the same transport.
+    /// Connects this rank with these peers. All ranks call this method, for the same transport.
     fn connect(
         &self,
         device: &dyn Device,

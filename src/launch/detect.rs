@@ -169,7 +169,8 @@ fn torchrun(variables: &Variables) -> Result<Rendezvous, LaunchError> {
     Ok(Rendezvous::Store(StoreAddress {
         address,
         key: format!("ferroccl/{run}/{restart}"),
-        // Set by the agents of PyTorch 2.2 and later, whose stores all speak the newer dialect.
+        // The agents of PyTorch 2.2 and later, whose stores all speak the recent dialect, set this
+        // variable.
         is_recent: variables.has("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
     }))
 }

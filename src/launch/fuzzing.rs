@@ -101,8 +101,9 @@ const NAMES: [&str; 33] = [
     "SLURM_STEP_ID",
 ];
 
-/// Feeds the data to the detection of launchers, as an environment. The first byte of each line is
-/// the variable's number in `NAMES`, and the rest is the value.
+/// Feeds the data to the detection of launchers, as an environment. The first byte of each line,
+/// modulo the length of `NAMES`, is the variable's index in `NAMES`. The rest of the line is the
+/// value.
 pub fn environment(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n').filter_map(<[u8]>::split_first);
     let pairs: Vec<_> = lines

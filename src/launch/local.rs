@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Largest number of ranks that are started on one host.
 pub const LOCAL_RANKS_MAX: u32 = 512;
-/// Time that the other ranks have, once a rank has ended badly, to end by themselves with errors of
-/// their own.
+/// Time from the first bad end of a rank to SIGTERM for the ranks that still run. During this time,
+/// these ranks can end by themselves, with errors of their own.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time between SIGTERM and SIGKILL.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -182,7 +182,8 @@ impl Group {
             }
         }
         self.reader = None;
-        // Fails, as expected, as soon as the last reader has ended.
+        // Nobody sends, so this call always fails: as soon as the last reader has ended, or else
+        // after `DRAIN`.
         let _ = self.readers.recv_timeout(DRAIN);
         match self.first() {
             Some(first) => LocalExit { code: first.code, failed: Some(first.rank) },

@@ -82,8 +82,8 @@ fn is_own_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// Asks rank 0 for the unique id until rank 0 answers or the deadline passes. All ranks but rank 0
-/// call it.
+/// Asks rank 0 for the unique id until rank 0 answers or the deadline passes. All ranks except rank
+/// 0 call this function.
 pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchError> {
     let fail = |text: String| LaunchError::LocalRendezvous { name: name.to_owned(), text };
     let address = SocketAddr::from_abstract_name(name).map_err(|error| fail(error.to_string()))?;
@@ -95,8 +95,8 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
                         .parse()
                         .map_err(|e| fail(format!("rank 0's answer cannot be used: {e}")));
                 }
-                // This may have been the rendezvous of the launcher's previous job step, ending
-                // just now: try again.
+                // Perhaps the listener belonged to the launcher's previous job step and has just
+                // closed, so the loop tries again.
                 Err(error) if deadline.is_past() => return Err(fail(error.to_string())),
                 Err(_) => {}
             },

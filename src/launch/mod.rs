@@ -31,7 +31,7 @@ use ccl_core::types::Rank;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Rank of this process in a job, and its means to find the other ranks, as the launcher gave them.
+/// Rank of this process in a job, and the way to find the other ranks, as the launcher gave them.
 #[derive(Debug)]
 pub struct Launch {
     /// This rank.
@@ -50,7 +50,7 @@ pub struct Launch {
     host: Option<String>,
 }
 
-/// Means by which the other ranks learn the address of rank 0, and the secret.
+/// Way in which the other ranks learn the address of rank 0, and the secret.
 #[derive(Debug)]
 enum Rendezvous {
     /// There is no other rank.

@@ -19,7 +19,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("FERROCCL_BOOTSTRAP_HOST", "name or address under which the others reach rank 0's host"),
     (
         "FERROCCL_LISTEN_FD",
-        "rank 0: a listening socket that it inherits; set by programs that start all ranks (-g N)",
+        "rank 0: descriptor of an inherited listening socket; set by programs that start all ranks",
     ),
 ];
 

@@ -20,14 +20,14 @@ pub(crate) struct CallRecord {
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: Rank,
-    /// Algorithm as 1 + its number in the registry, or 0 if ranks do not compare their algorithms.
-    /// Ranks compare them if the call names an algorithm, or if the tuning table has a cost model,
-    /// with which each rank predicts by itself.
+    /// Algorithm as 1 + its index in the registry, or 0 if ranks do not compare their algorithms.
+    /// Ranks compare their algorithms in two cases: the call names an algorithm, or the tuning
+    /// table has a cost model, with which each rank predicts by itself.
     pub(crate) algorithm: u8,
     /// Slot fraction of the algorithm; the whole slot if `algorithm` is 0.
     pub(crate) slot_fraction: SlotFraction,
-    /// Elements of each block. If blocks have counts of their own, this is a digest of the counts,
-    /// or 0 if not all ranks know the counts.
+    /// Number of elements of each block. If blocks have counts of their own, this field is a digest
+    /// of the counts, or 0 if not all ranks know the counts.
     pub(crate) count: u64,
 }
 

@@ -75,7 +75,7 @@ impl Journal {
         // Only a file is opened: opening a pipe may block until another process reads the pipe.
         let is_else = std::fs::metadata(&path).is_ok_and(|about| !about.is_file());
         let opened = match is_else {
-            true => Err(std::io::Error::other("it is no file")),
+            true => Err(std::io::Error::other("it is not a file")),
             false => OpenOptions::new().create(true).append(true).open(&path),
         };
         let file = opened.map_err(|error| give_up(&path, &error)).ok();

@@ -191,8 +191,8 @@ impl Recorder {
         self.live.at(page::ASIDE).store(number, Ordering::Relaxed);
     }
 
-    /// Checks for changes since the last sample, and records the time. The control thread and each
-    /// thread that dumps the recording call it.
+    /// Checks for changes since the last sample, and records the time. The control thread calls
+    /// this method, and so does each thread that dumps the recording.
     pub(crate) fn sample(&self) {
         let number = |index: usize| self.ring.at(ENTRY_WORDS * index).load(Ordering::Acquire);
         let newest = (0..ENTRIES).max_by_key(|index| number(*index)).unwrap_or(0);
@@ -253,8 +253,8 @@ impl Recorder {
         }
     }
 
-    /// Dumps the recording once, after the communicator broke. The failing call or the control
-    /// thread calls it.
+    /// Dumps the recording after the communicator broke. The control thread and the thread of a
+    /// failing call can both run this method; only the first run dumps.
     pub(crate) fn dump_end(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             self.dump();
@@ -301,11 +301,11 @@ fn retry_until_consistent(mut look: impl FnMut() -> bool) {
 }
 
 /// Words of an operation at its beginning: kind, count, sequence and size. A collective has the
-/// kind and count of its call record, and its number among the collectives as the sequence. Sends
-/// and receives have the kind `MESSAGES`, the number of sends times 2^32 plus the number of
-/// receives as the count, and the number of the last collective as the sequence. The size is the
-/// operation's bytes times 256, plus 1 + the algorithm's index in the registry if the operation has
-/// an algorithm.
+/// kind and count of its call record, and its sequence is its number among the collectives. A group
+/// of sends and receives has the kind `MESSAGES`. The group's count is the number of sends times
+/// 2^32 plus the number of receives, and the group's sequence is the number of the last collective
+/// before it. The size is the operation's bytes times 256, plus 1 + the algorithm's index in the
+/// registry if the operation has an algorithm.
 pub(crate) type Shown = [u64; 4];
 
 /// The data path's side of a recording, which stores numbers and reads no clock.

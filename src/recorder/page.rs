@@ -42,7 +42,7 @@ pub(super) const LOOKED_AT: usize = 2;
 pub(super) const AWAITED: usize = 256;
 /// Words of the record of awaited ranks, after the record's own number: one with the operation's
 /// number and progress, one with the operation's total of folds, one with the number of awaited
-/// ranks, and one for each of the first such ranks.
+/// ranks, and one for each of the first [`AWAITED_MAX`] awaited ranks.
 pub(super) const AWAITED_WORDS: usize = 3 + AWAITED_MAX;
 pub(super) const RING: usize = 512;
 pub(super) const ENTRIES: usize = 16;
@@ -160,8 +160,8 @@ impl<'a> Page<'a> {
     /// Returns the last operations, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = (0..ENTRIES).filter_map(|index| self.entry(index)).collect();
-        // The entry after the newest in the ring, which is the oldest, is left out: it may have
-        // been changing (`record::publish_at`).
+        // The oldest entry of a full ring is left out: it follows the newest entry, so the writer
+        // may have been changing it (`record::publish_at`).
         let newest = (0..ENTRIES).map(|index| word(self.second, entry_at(index))).max();
         let stands = |entry: &Entry| entry.number + ENTRIES as u64 - 1 > newest.unwrap_or(0);
         entries.retain(|entry| entry.number <= u64::MAX >> 1 && stands(entry));
@@ -181,7 +181,8 @@ impl<'a> Page<'a> {
     }
 
     /// Returns an operation's total of folds, the number of ranks that it awaits, and the first
-    /// such ranks; `None` if the operation has moved since the record of awaited ranks was written.
+    /// [`AWAITED_MAX`] of these ranks; `None` if the operation has moved since the record of
+    /// awaited ranks was written.
     pub(super) fn awaited(&self, entry: &Entry) -> Option<(u64, u64, Vec<Awaited>)> {
         let read = |index: usize| word(self.first, AWAITED + 8 * index);
         let is_whole = read(0) == word(self.second, AWAITED);

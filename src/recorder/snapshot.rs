@@ -61,7 +61,7 @@ pub struct Call {
     pub collective: Option<&'static str>,
     /// Type of the elements; none for sends and receives.
     pub data_type: Option<&'static str>,
-    /// Elements of each block; none if blocks have counts of their own.
+    /// Number of elements of each block; none if blocks have counts of their own.
     pub count: Option<u64>,
     /// The root, for collectives that have one.
     pub root: Option<u32>,
@@ -104,7 +104,7 @@ pub struct Operation {
     pub ended: bool,
     /// Number of bytes that are done, if known.
     pub bytes_done: Option<u64>,
-    /// Steps done (a step of an operation is one fold), if the operation has not ended.
+    /// Number of steps done (a step of an operation is one fold); none if the operation has ended.
     pub step: Option<u64>,
     /// Number of all steps; known only while the operation waits.
     pub steps: Option<u64>,

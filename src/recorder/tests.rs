@@ -85,7 +85,7 @@ fn a_record_that_is_being_written_is_read_again() {
     writer.begin([MESSAGES, 1, 1, 0]);
     writer.waits(12, &[Awaited { peer: 3, receives: true }]);
     assert!(!is_changing());
-    // The state while a writer is preempted in the middle of a write.
+    // A writer that is preempted during a write leaves the record's number at 0.
     let number = recorder.region.word64(page::AWAITED).unwrap();
     let was = number.swap(0, Ordering::Relaxed);
     assert!(is_changing());

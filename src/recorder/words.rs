@@ -37,7 +37,7 @@ pub(super) fn step(number: u64) -> &'static str {
     index.and_then(|index| STEPS.get(index)).copied().unwrap_or("an unknown step")
 }
 
-/// Returns the number of a step; 0 if it has none.
+/// Returns the number of the step with this name; 0 if no step has the name.
 pub(super) fn step_number(name: &str) -> u64 {
     STEPS.iter().position(|known| *known == name).map_or(0, |index| index as u64 + 1)
 }

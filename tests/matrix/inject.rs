@@ -24,8 +24,8 @@ const DEAD_AFTER_MS: u64 = 2000;
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
 /// Sizes in bytes of socket buffers that fill quickly: minimum, default, maximum, as in `tcp_rmem`.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
-/// Number of queued bytes at which a send queue counts as full with [`SMALL_BUFFERS`]. It is below
-/// the sizes of these buffers, since the kernel's overhead takes part of them.
+/// Number of queued bytes at which a send queue counts as full with [`SMALL_BUFFERS`]. The number
+/// is below the sizes of these buffers, because the kernel's own data fills some of their bytes.
 const FULL_QUEUE_BYTES: u64 = 4000;
 /// Number of transferred bytes that data connections reach, and control-plane connections do not.
 const DATA_BYTES: u64 = 300_000;
@@ -309,8 +309,8 @@ fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
     Err(format!("no send queue was longer than {most} bytes: the cell is inconclusive"))
 }
 
-/// Function that connects to the addresses from the host, as a stranger (a client that breaks the
-/// protocol) whose choices depend on a seed. Returns the number of its connections.
+/// Function that connects from a host to each of the addresses, as a stranger (a client that breaks
+/// the protocol) whose choices depend on a seed. Returns the number of connections that were made.
 type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
 
 /// Disturbs all listeners of the first two hosts from the third host.

@@ -4,9 +4,9 @@
 //!
 //! A cell is one fault with one family and one collective. Its job has four ranks on two hosts, two
 //! on each. The job uses shared memory within a host and TCP between hosts, or RDMA or libfabric
-//! between all ranks. CI runs cells that cover all pairs of fault, family and collective. The full
-//! run takes all cells, and `cargo xtask test --full` writes their results into
-//! docs/fault-matrix.md.
+//! between all ranks. CI runs only some cells: together, they cover every pair of a fault and a
+//! family, of a fault and a collective, and of a family and a collective. The full run takes all
+//! cells, and `cargo xtask test --full` writes their results into docs/fault-matrix.md.
 
 mod inject;
 mod judge;

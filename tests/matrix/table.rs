@@ -109,8 +109,8 @@ impl Cell {
 
     /// Returns the family's algorithm for the collective, or the closest one. An all_to_all has
     /// neither ring nor tree, because it reduces nothing and broadcasts nothing. Bruck's algorithm
-    /// stands for both: ranks send to the ranks 1, 2, 4, … places further around the ring, in as
-    /// many steps as a tree has levels.
+    /// stands for both: rank r sends to the ranks r + 1, r + 2, r + 4, … around the ring, and takes
+    /// as many steps as a tree has levels.
     pub(crate) fn algorithm(&self) -> &'static str {
         match (self.collective, self.family) {
             (Collective::AllToAll, Family::Ring | Family::Tree) => "bruck",

@@ -209,7 +209,8 @@ fn registered_buffers_use_zero_copy_for_shorter_messages() {
         let zero_copy = |communicator: &Communicator| -> u64 {
             communicator.peer_statistics().map(|(_, statistics)| statistics.zero_copy_sent).sum()
         };
-        // Buffers of 160,000 bytes: at most two of them may be registered at a time.
+        // Buffers of 160,000 bytes each: with the limit of 400,000 bytes, at most two of them stay
+        // registered between calls.
         let mut buffers = [1u32, 2, 3].map(|fill| vec![fill; 40_000]);
         for _ in 0..2 {
             for data in &mut buffers {
@@ -260,7 +261,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
                 communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
                 assert_eq!(data, [1]);
             }
-            // The flows of the last operation.
+            // `flows` yields the flows of the last operation.
             assert_eq!(communicator.flows().count(), pairs);
             let call = Call::even(Collective::AllReduce, DataType::Float32, 1000);
             let plan = communicator.explain(&call).unwrap();

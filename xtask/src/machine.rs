@@ -134,7 +134,8 @@ pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// Arguments of git that list changes, except changes of the two records of full runs.
+/// Arguments that make git list the changed files, except the two pages that the deep tier of the
+/// tests writes.
 const STATUS: [&str; 5] =
     ["status", "--porcelain", "--", ":!docs/full-run.md", ":!docs/fault-matrix.md"];
 

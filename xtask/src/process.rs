@@ -21,8 +21,8 @@ use crate::Outcome;
 const GLANCE: Duration = Duration::from_millis(50);
 /// Interval at which a parent checks its child once the child's output has ended.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Time that other processes have, after a child's exit, to close the child's output before they
-/// are killed; also the longest wait for the exit of a killed child.
+/// Time from a child's exit to the kill of the processes that still hold the child's output open;
+/// also the longest wait for the exit of a killed child.
 const LINGER: Duration = Duration::from_secs(2);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -48,7 +48,7 @@ pub(crate) fn interrupted() -> bool {
 pub(crate) enum End {
     /// Exit with this status.
     Exit(ExitStatus),
-    /// Kill after the deadline.
+    /// End of a child that was killed after its deadline.
     Deadline,
     /// Exit of a child, after which another process kept the child's output open and was killed.
     LeftRunning,

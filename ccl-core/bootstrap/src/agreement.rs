@@ -3,8 +3,9 @@
 //! lower rank. Then the coordinator proposes a [`Verdict`] (the dead ranks, the survivors, and the
 //! last operation that every survivor had completed) and, once all living ranks have accepted the
 //! verdict, announces it. If the coordinator dies, the next living rank coordinates. If ranks have
-//! already accepted verdicts, the new coordinator proposes the latest. Each coordinator is a higher
-//! rank than those before, so the latest verdict is that of the highest earlier coordinator.
+//! already accepted verdicts, the new coordinator proposes the latest of these verdicts. Each
+//! coordinator is a higher rank than those before, so the latest verdict is that of the highest
+//! earlier coordinator.
 //!
 //! Nothing here happens before a failure is known.
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The data path calls [`Completed::finish`] at the end of each operation: a relaxed load and a
 /// relaxed store. After a failure the control plane freezes the number and tells it to the other
 /// ranks; from then on no operation may end well. An operation that calls `finish` while `freeze`
-/// runs may still end well without being counted; the survivors' [`Verdict`](crate::Verdict) then
-/// declares it void.
+/// runs can still end well although its number is above the frozen number. The survivors'
+/// [`Verdict`](crate::Verdict) then declares the operation void.
 #[derive(Debug, Default)]
 pub struct Completed {
     number: AtomicU64,

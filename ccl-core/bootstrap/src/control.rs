@@ -293,7 +293,8 @@ impl Control {
         }
     }
 
-    /// Returns whether the driver must close this connection now; if so, it is also removed here.
+    /// Returns whether the driver must close this connection now. If so, `Control` forgets the
+    /// connection.
     pub fn is_over(&mut self, connection: ConnectionId) -> bool {
         let over = |link: &Link| link.is_closing() && link.outbox.is_empty();
         if self.links.get(&connection).is_some_and(over) {
@@ -302,8 +303,9 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Returns true if the communicator has ended and this rank should still wait for a neighbour:
-    /// one that lives, has not connected yet, and so may not know why the communicator has ended.
+    /// Returns true if the communicator has ended and a living neighbour has not connected yet.
+    /// This rank should then wait for the neighbour, which perhaps does not know why the
+    /// communicator has ended.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
@@ -411,7 +413,7 @@ impl Control {
     }
 
     /// Gives up because this rank's application aborts the communicator. If no rank has failed yet,
-    /// this is reported as the failure of this rank. After a failure, the other survivors learn
+    /// reports the abort as the failure of this rank. After a failure, the other survivors learn
     /// that this rank does not go on with them.
     pub fn give_up(&mut self, text: String, now: Instant) {
         let rank = self.rank;

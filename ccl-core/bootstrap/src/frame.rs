@@ -39,7 +39,7 @@ impl Decoder {
         self.length_max = length_max;
     }
 
-    /// Moves the missing bytes of the current frame from the front of `bytes`. Returns the frame
+    /// Takes the missing bytes of the current frame from the front of `bytes`. Returns the frame
     /// once it is complete; `None` when `bytes` is used up.
     ///
     /// # Errors

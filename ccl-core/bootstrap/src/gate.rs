@@ -23,8 +23,8 @@ pub struct Strays {
     pub wrong_secret: u64,
     /// Connections that speak another version of the protocol.
     pub wrong_version: u64,
-    /// Connections closed before they had introduced themselves: they were too slow, the gate was
-    /// full, or the gate was shut.
+    /// Connections that this side closed before they had introduced themselves: they were too slow,
+    /// the gate was full, or the gate was shut.
     pub slow: u64,
 }
 

@@ -1,5 +1,6 @@
-//! Joining from the side of every rank but 0: one connection, one attempt. Rank 0 lets the rank in
-//! first; then an *elder*, a rank that has the list of members, sends it the list.
+//! Joining from the side of every rank but 0. First, rank 0 lets the joining rank in. Then an
+//! *elder*, a rank that has the list of members, sends the list to the joining rank. A
+//! [`MemberJoin`] is one attempt at one of these two steps, on one connection.
 
 use super::caller::{Caller, MemberJoinError};
 use super::frame::{Decoder, append_frame};
@@ -79,8 +80,8 @@ impl MemberJoin {
         self.outcome.as_ref()
     }
 
-    /// Returns whether both sides have proved that they know the secret. A rank that joins then
-    /// waits only for the ranks that have not joined yet.
+    /// Returns whether both sides have proved that they know the secret. From then on, a joining
+    /// rank waits only for the ranks that have not joined yet.
     #[must_use]
     pub fn is_introduced(&self) -> bool {
         self.caller.is_proven()

@@ -21,12 +21,12 @@
 //!
 //! The connector speaks first, so a port scanner that stays silent learns nothing. The connector
 //! also proves first, so a stranger gets no proof against which to test guesses of the secret, and
-//! costs only one small HMAC.
+//! the accepting side computes only one small HMAC for the stranger.
 //!
 //! Two ranks that connect after joining use the same challenge, with a secret of their
-//! communicator. Instead of `Hello` the connector sends `Fetch`, answered by the `Members` of the
-//! communicator, or `Link`, answered by `Welcome`. Every rank but 0 fetches the list of members
-//! from a rank that has it already, so the list passes down a tree.
+//! communicator. Instead of `Hello`, the connector sends either `Fetch` or `Link`. The answer to
+//! `Fetch` is the list of members (`Members`); the answer to `Link` is `Welcome`. Every rank but 0
+//! fetches the list of members from a rank that has it already, so the list passes down a tree.
 //!
 //! The challenge keeps strangers out but does not encrypt: an attacker who can alter packets
 //! between the hosts can alter the messages after the challenge.

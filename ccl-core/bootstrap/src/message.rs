@@ -103,13 +103,15 @@ impl Roster {
 }
 
 /// Message of rank 0 to each rank when all have joined: the ranks to ask for the roster. Rank 0
-/// does not send the roster to all ranks, because its length grows with their number.
+/// does not send the roster to all ranks, because the length of the roster grows with the number of
+/// ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referral {
     /// Value that distinguishes this communicator from all others with the same secret.
     pub session: [u8; 32],
-    /// Ranks that get the roster before the receiver of this message, with their contacts: its
-    /// ancestors in the tree down which the roster passes, its parent first, rank 0 last.
+    /// Ancestors of the receiver in the tree down which the roster passes, with their contacts: the
+    /// parent of the receiver first, rank 0 last. Each ancestor gets the roster before the
+    /// receiver.
     pub elders: Vec<(Rank, Contact)>,
 }
 
@@ -290,7 +292,7 @@ pub enum Message {
     Left { rank: Rank, exchanges: u64 },
     /// Fact: a rank is dead, or at least counts as dead.
     Dead(Failure),
-    /// Fact: this failure ends the communicator, though no rank need be dead.
+    /// Fact: this failure ends the communicator. The rank to blame is not necessarily dead.
     Failed(Failure),
     /// Question of a coordinator.
     Ask(Ask),
@@ -316,8 +318,8 @@ impl Message {
     /// # Errors
     /// The bytes are no message of this protocol.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
-        // The bytes after the version number of an `Open` depend on the version, so those of
-        // another version are not read.
+        // The bytes after the version number of an `Open` depend on the version, so these bytes are
+        // not read in an `Open` of another version.
         if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u8, [u8; 4], u16)>(bytes)
             && protocol != PROTOCOL_VERSION
         {

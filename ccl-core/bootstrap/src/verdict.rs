@@ -49,7 +49,7 @@ pub struct Ask {
     pub attempt: u32,
     /// The question.
     pub question: Question,
-    /// Verdict before this one, for ranks that have missed it.
+    /// Verdict of the epoch before, if any, for ranks that have missed that verdict.
     pub previous: Option<Verdict>,
 }
 

@@ -66,9 +66,9 @@ orderings! {
     credited = Acquire;
     /// Doorbell: the published data comes before the ring.
     ring = Release;
-    /// Doorbell: the announcement of a sleep comes before the sleeper's last look for data. The
-    /// sleeper reads the number of rings before the announcement. The last look sees all data that
-    /// was published before a ring that this number includes.
+    /// Doorbell: a sleeper reads the number of rings, announces its sleep, and then looks for data
+    /// once more. The announcement comes before this look, and the look sees all data that was
+    /// published before a counted ring.
     announce = SeqCst;
     /// Record (see `record.rs`): the record's number is cleared before any word changes.
     hide = Release;

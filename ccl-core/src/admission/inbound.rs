@@ -36,8 +36,8 @@ pub(super) struct Inbound {
     late: Vec<bool>,
     /// Number of slots that are `late`.
     late_count: u32,
-    /// Number below which all messages are taken and have had their immediates, and the slot of the
-    /// message with this number.
+    /// Two values. First, the number below which all messages are taken and their immediates have
+    /// come. Second, the slot of the message with this number.
     settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
     placed: Vec<Option<Placement>>,

@@ -77,7 +77,7 @@ pub struct Config {
     pub slots_min: u32,
     /// Bytes that all peers together may have under way towards this rank.
     pub budget_bytes: usize,
-    /// Size in bytes from which a payload is sent from the caller's memory and received into it,
+    /// Payloads of at least this many bytes are sent from the caller's memory and received into it,
     /// where possible.
     pub zero_copy_bytes_min: usize,
     /// The most bytes that stay registered between calls ([`MessageLinks::cache`]).

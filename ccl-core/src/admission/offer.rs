@@ -24,8 +24,8 @@ pub enum OfferError {
     Version(u32),
     /// Channels or slots that do not match.
     #[error(
-        "that rank has {channels} channels with {slots} slots of {slot_bytes} bytes, this rank has \
-         {own_channels} channels and slots of {own_slot_bytes} bytes; configure all ranks alike"
+        "that rank has {channels} channels with {slots} slots of {slot_bytes} bytes, but this rank \
+         has {own_channels} channels and slots of {own_slot_bytes} bytes; configure all ranks alike"
     )]
     Unlike {
         /// Number of the peer's channels.

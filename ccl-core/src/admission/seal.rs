@@ -39,8 +39,8 @@ pub(super) fn seal(region: &Region, header: usize, bytes: usize, number: u64) ->
 
 /// Mixes 64 bits by MurmurHash3's finalizer, <https://github.com/aappleby/smhasher>: a change of
 /// one bit changes each bit of the result in about half of all cases. A weaker function does not
-/// suffice. While a device writes a message, the slot still holds bytes of the slot's last message,
-/// and these may differ from the new bytes only in a few sign bits.
+/// suffice. While a device writes a message, the slot still holds bytes of the previous message in
+/// this slot, and these bytes may differ from the new bytes only in a few sign bits.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -185,7 +185,7 @@ impl TransportSettings {
                 given: given.clone(),
                 expected: "a tunable of a transport that this program includes",
                 problem: None,
-                // Completes "leave it unset for the default, ".
+                // The message ends: "leave it unset for the default, which changes nothing".
                 default: "which changes nothing".to_owned(),
             }),
         }

@@ -108,8 +108,9 @@ impl Counting<'_> {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
             // As outer loops advance, the work of the whole stride stays the same until the work of
-            // the stride's first or last iteration changes. So, per loop, the stride's count is the
-            // lesser of the counts of these two iterations.
+            // the stride's first or last iteration changes. So, per loop, the number of iterations
+            // for which the stride's work stays the same is the lesser of `here` (that of the first
+            // iteration) and `there` (that of the last iteration).
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));
@@ -217,8 +218,8 @@ impl Counting<'_> {
         if buffer == Buffer::Input { &self.numbers.input } else { &self.numbers.output }
     }
 
-    /// Returns the number of tasks of a fold after parts that are neighbours in every operand are
-    /// joined.
+    /// Returns the number of tasks of a fold. Parts that are neighbours in every operand are joined
+    /// to one task.
     fn joined(&self, fold: &Fold, at: &Counters) -> usize {
         let width = self.numbers.element_bytes;
         let stride = (self.chunk_elements * width).next_multiple_of(64);

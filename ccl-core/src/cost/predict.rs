@@ -1,7 +1,8 @@
 //! Prediction of the time of a collective, for one of its algorithms. With few ranks, the
-//! prediction is a walk through the call ([`super::walk`]). With many, the work of some ranks is
-//! added up. The sum is multiplied by a factor from a similar call among fewer ranks: the time of a
-//! walk through that call, divided by the sum of its work.
+//! prediction is a walk through the call ([`super::walk`]). With many ranks, the prediction is a
+//! sum multiplied by a factor. The sum is the latency of all steps, plus the time of the busiest
+//! port or processor. The factor comes from a similar call among fewer ranks: the time of a walk
+//! through that call, divided by the sum for that call.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +22,8 @@ use crate::types::Rank;
 const RANKS_MAX: u32 = 32;
 /// Largest number of chunks that are walked; the time of more chunks is extrapolated.
 const CHUNKS_MAX: usize = 24;
-/// Number of a large host's first ranks, and of its last ranks, that are counted one by one.
+/// Number of ranks at each end of a large host (its first and its last ranks) whose work is counted
+/// one by one.
 const ENDS: u32 = 4;
 
 /// Programs that the ranks run for an algorithm: lowered once, for calls of any length.
@@ -156,8 +158,9 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// Ratio of the lower bound that [`at_least`] returns to the busy time. For a large call, the busy
-/// time is scaled up from a small call, so it may exceed the prediction by some per cent.
+/// Factor by which [`at_least`] multiplies the busy time. The factor is below 1, because the busy
+/// time of a large call is scaled up from a small call, and may exceed the prediction by some per
+/// cent.
 const SURE: f64 = 0.9;
 
 /// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest
@@ -444,7 +447,7 @@ mod tests {
         assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not about {expected}");
     }
 
-    /// Processor that takes no time: only the wires do.
+    /// Processor that takes no time; only the wires take time.
     const FREE: Processor =
         Processor { call_ns: 0.0, fold_ns: 0.0, slot_ns: 0.0, memory_ns: [0.0; 3] };
 

@@ -109,8 +109,8 @@ pub trait Ports {
     fn publish(&mut self, link: Link, message: Message);
     /// Gives the link's current received slot back to its sender.
     fn release(&mut self, link: Link);
-    /// Reports that a unit, a top-level fold or loop of the program, is done. For checkers; ports
-    /// that move data ignore it.
+    /// Reports that a unit (a top-level fold or loop of the program) is done. Checkers use this
+    /// report; ports that move data ignore it.
     #[inline]
     fn done(&mut self, _mark: Mark) {}
     /// Reports that a strand continues because the mark's unit is done for the mark's turn.

@@ -50,7 +50,8 @@ pub struct Striping {
     pub pairs: u32,
     /// Order in which messages take queue pairs.
     pub order: Order,
-    /// Fewest bytes of a part, if messages are split.
+    /// Fewest bytes of a part, if messages are split. Only the last part of a message can be
+    /// shorter.
     pub chunk_bytes: usize,
     /// Largest number of messages that a link has under way over each device.
     pub in_flight: u32,

@@ -72,8 +72,8 @@ impl Layout {
         (self.split, self.grain) = (split.max(1), grain.max(1));
         match &mut self.blocks {
             Blocks::Vector { starts: own_starts, counts: own_counts } => {
-                // The numbers are few, and mostly those of the last call. A loop takes less time
-                // here than `==`, which calls `memcmp`.
+                // The numbers are few, and usually equal to those of the previous call. A loop
+                // takes less time here than `==`, which calls `memcmp`.
                 let is_same = |a: &[usize], b: &[usize]| {
                     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
                 };

@@ -7,9 +7,9 @@
 //!
 //! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
 //! describes the path of one *chunk*, a bounded number of elements of every part. Execution repeats
-//! the schedule until every part is done, so that a schedule's size depends neither on the length
-//! nor on the number of chunks. For a chunk in which an op has no elements, the op does nothing:
-//! the sender sends no message, and the receiver expects none.
+//! the schedule until every part is done, so that a schedule's size depends neither on the lengths
+//! of the buffers nor on the number of chunks. For a chunk in which an op has no elements, the op
+//! does nothing: the sender sends no message, and the receiver expects none.
 
 mod affine;
 mod builder;
@@ -90,7 +90,7 @@ impl Parts {
         self
     }
 
-    /// Returns the number of the `index`th of these parts.
+    /// Returns the part number of the `index`th of these parts; the first has index 0.
     #[must_use]
     #[inline]
     pub fn part(&self, index: u32, counters: &Counters) -> u32 {

@@ -39,7 +39,8 @@ pub struct Situation<'a> {
     pub configured: &'a str,
     /// Tuning table with measurements.
     pub tuning: &'a Tuning,
-    /// Times of variants that a model predicts, the fastest first; empty without a model.
+    /// Variants and their times in nanoseconds, as a model predicts them, the fastest first; empty
+    /// without a model.
     pub predicted: &'a [(Variant, f64)],
 }
 
@@ -62,7 +63,7 @@ pub enum ChoiceError {
     /// A variant that does not exist.
     #[error(transparent)]
     Unknown(#[from] VariantError),
-    /// An algorithm or family in the configuration that no collective has.
+    /// An algorithm or family that the configuration requests, but that no collective has.
     #[error("FERROCCL_ALGO={name}: no algorithm or family has this name; use one of: {known}")]
     Configured {
         /// Name that the configuration requests.
@@ -205,8 +206,8 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
-/// Returns the size in bytes that slots must have at least for an algorithm: its message with the
-/// most parts must hold one element of the widest type for each part.
+/// Returns the least size of a slot, in bytes, that an algorithm needs. The slot must hold the
+/// algorithm's message with the most parts, with one element of the widest type for each part.
 #[must_use]
 pub fn message_bytes_min(algorithm: &Algorithm, hosts: &Hosts) -> usize {
     let params = Params { rank: 0, ranks: hosts.ranks(), root: 0, hosts };
@@ -224,7 +225,7 @@ fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
 /// Bytes of the widest type.
 const ELEMENT_BYTES_MAX: usize = 8;
 /// Largest number of parts per rank that any algorithm puts into a message. With few ranks, this
-/// bound suffices, and no schedule has to be made to see that messages fit.
+/// bound shows that all messages fit a slot, and [`fits`] makes no schedule.
 const PARTS_PER_RANK_MAX: usize = 4;
 
 /// Returns the fastest variant according to the table's measurements. If the table has none for the
@@ -485,7 +486,8 @@ mod tests {
         assert_eq!((choice.algorithm.name, choice.slot_fraction.number()), ("ring", 1));
         assert!(choice.reason.contains("a rule of the table"), "{}", choice.reason);
         assert_eq!(choice.rule, rules.rules.first());
-        // A bound does not hold, or the deterministic mode excludes the variant.
+        // The rule is not used where one of its bounds does not hold, or where the deterministic
+        // mode excludes its variant.
         let (of_the_rule, five) = (taken(LARGE), Hosts::one(5));
         assert_eq!(taken(Situation { hosts: &five, ..ruled }), of_the_rule);
         assert_eq!(taken(Situation { bytes: (1 << 20) - 1, ..ruled }), of_the_rule);

@@ -43,7 +43,7 @@ pub struct Rule {
     pub deterministic: bool,
     /// Bounds that must all hold.
     pub bounds: Vec<Bound>,
-    /// Variant that the rule chooses; all of the collectives have its algorithm.
+    /// Variant that the rule chooses. Every collective of the rule has the variant's algorithm.
     pub variant: Variant,
     /// Reason, in half a sentence; may be empty.
     pub reason: String,

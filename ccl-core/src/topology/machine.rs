@@ -125,7 +125,7 @@ pub enum Class {
     Pix,
     /// PXB: several PCIe switches, and no host bridge.
     Pxb,
-    /// PHB: a PCIe host bridge, which is the CPU's.
+    /// PHB: a PCIe host bridge, usually in the CPU.
     Phb,
     /// NODE: the interconnect between the host bridges of one NUMA node.
     Node,

@@ -189,7 +189,8 @@ mod tests {
     fn without_a_common_root_complex_the_numa_nodes_decide_the_distance() {
         let paths = [
             "/sys/devices/pci0000:36/0000:36:01.0/0000:37:00.0/0000:38:00.0/0000:39:00.0",
-            // Behind a controller that is a root complex itself, and in a virtual machine.
+            // The next device is behind a controller that is a root complex itself. The device
+            // after it is in a virtual machine.
             "/sys/devices/pci0000:15/0000:15:00.5/pci10000:00/10000:00:02.0/10000:01:00.0",
             "/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/\
              47505500-0001-0000-3130-444531303244/pci0001:00/0001:00:00.0",

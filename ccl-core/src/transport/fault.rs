@@ -14,9 +14,9 @@ use std::time::Duration;
 /// Faults in work and events on their way through a [`FaultInjector`]. The default methods change
 /// nothing.
 pub trait Faults: Send + fmt::Debug {
-    /// Changes a request before the lane below gets it. Pushes onto `posted` the requests that are
-    /// posted instead, and onto `events` events that the next poll reports although the lane below
-    /// has not caused them.
+    /// Changes a request before the lane below gets it. Pushes onto `posted` the requests that the
+    /// lane below gets instead. Pushes onto `events` what the next poll reports in addition to the
+    /// events of the lane below.
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let _ = events;
         posted.push(work);
@@ -53,8 +53,8 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Changes a redirection ([`Lane::redirect`]): returns the `into` to pass to the lane below, or
-    /// `None` to report success without a call of the lane below.
+    /// Changes a redirection ([`Lane::redirect`]): returns the argument `into` for the lane below,
+    /// or an outer `None` to report success without a call of the lane below.
     fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
         Some(into)
     }

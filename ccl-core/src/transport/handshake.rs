@@ -13,8 +13,9 @@
 //! comments below, the *hello* is this text alone.
 //!
 //! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello. A
-//! proof is therefore refused if it is replayed, on another connection or to its sender. The
-//! connector proves first: a stranger that connects learns nothing but the version and a nonce.
+//! proof is therefore refused if an attacker replays it on another connection or sends it back to
+//! its sender. The connector proves first: a stranger that connects learns nothing but the version
+//! and a nonce.
 //!
 //! Where an encrypted channel is put over the proved connection, both sides prove the secret once
 //! more, over keys that only the two ends of that channel share ([`Handshake::channel_proof`]). An
@@ -205,7 +206,8 @@ impl Handshake {
         let (version, rest) = self.versioned(message, "hello")?;
         let own = self.protocol.version.to_le_bytes();
         let challenge = self.message("challenge", &[&own, &self.listener_nonce]);
-        // A peer of another version may use another hello, but must learn this side's version.
+        // Checks the version before the rest of the message, which can have another form in another
+        // version. A peer of another version learns this side's version from the challenge.
         self.check_version(version)
             .map_err(|refusal| Refusal { farewell: Some(challenge.clone()), ..refusal })?;
         match rest.split_first_chunk() {
@@ -262,8 +264,8 @@ impl Handshake {
             return Ok(());
         }
         Err(refuse(&format!(
-            "it speaks version {version} of {name} and this process version {own}; run the same \
-             build on all ranks"
+            "it speaks version {version} of {name}, and this process speaks version {own}; run the \
+             same build on all ranks"
         )))
     }
 

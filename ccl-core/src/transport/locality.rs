@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pci_addresses_as_tools_write_them_are_read_and_other_texts_refused() {
+    fn pci_addresses_in_the_forms_of_tools_are_read_and_other_texts_are_refused() {
         let same = Some("0000:c1:00.0".to_owned());
         for text in ["0000:c1:00.0", "0000:C1:00.0", "00000000:C1:00.0"] {
             assert_eq!(pci_address(text), same, "{text}");

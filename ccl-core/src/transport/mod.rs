@@ -111,8 +111,8 @@ pub struct Caps {
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
     /// connection ends earlier. A put that is not done may then be repeated over another path.
     pub acknowledged: bool,
-    /// Fewest bytes that are registered for a single call; copying a smaller buffer costs less than
-    /// registering it.
+    /// Smallest size of a buffer that is registered for one call alone; copying a smaller buffer
+    /// costs less than registering it.
     pub register_bytes_min: usize,
     /// The most bytes in one put.
     pub message_bytes_max: usize,
@@ -148,7 +148,7 @@ pub struct MrKey(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteKey(pub Vec<u8>);
 
-/// Number of a peer's memory that a lane has imported ([`Lane::import`]).
+/// Number that a lane gives to a peer's memory on import ([`Lane::import`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteMr(pub u64);
 
@@ -462,7 +462,7 @@ pub trait Lane: Send + fmt::Debug {
         let _ = (endpoint, striping);
     }
 
-    /// Makes progress and appends what has happened to `events`.
+    /// Makes progress. Pushes onto `events` what has happened since the previous poll.
     ///
     /// # Errors
     ///
@@ -480,10 +480,9 @@ pub trait Lane: Send + fmt::Debug {
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns whether all posted requests have left this process, so that none needs another
-    /// [`Lane::poll`]. Requests that a broken connection may have swallowed count as still here at
-    /// first. They count as having left once the break is older than the time for which a peer may
-    /// be unreachable. Always true where hardware or the peer's memory takes requests over when
-    /// they are posted.
+    /// [`Lane::poll`]. A request that a broken connection may have swallowed does not count as
+    /// having left until the break is older than the time for which a peer may be unreachable.
+    /// Always true where hardware or the peer's memory takes requests over when they are posted.
     fn is_drained(&self) -> bool {
         true
     }

@@ -23,9 +23,9 @@
 //!   later message was put in, because one strand writes the link in order. So a slot is free, and
 //!   the step is possible. Hence a receiver's byte budget, from which further slots are granted in
 //!   any order, is safe if it holds one slot per active sender ([`Violation::Budget`]) and the
-//!   program completes with one slot. By the same argument fewer waits never hurt: ranks whose
-//!   programs have the dependencies of the in-place form work together with ranks whose programs
-//!   lack them ([`Alias::APART`]).
+//!   program completes with one slot. By the same argument fewer waits never hurt. So some ranks
+//!   can run programs with the dependencies of the in-place form while other ranks run programs
+//!   without these dependencies ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records the steps that certainly happened before:
 //!   earlier steps of the strand, steps up to the end of an awaited unit *in the awaited chunk, not
 //!   in later ones*, and steps before the sending of a message that was read. A returned slot
@@ -103,8 +103,8 @@ pub struct Case {
     pub root: Rank,
     /// Numbers of elements.
     pub counts: Counts,
-    /// Elements of untouchable memory before each block, in buffers whose blocks may have different
-    /// lengths.
+    /// Length of the gap before each block, in elements; programs must neither read nor write gaps.
+    /// Only buffers whose blocks can differ in length have gaps.
     pub gap: usize,
     /// Bytes of one element.
     pub element_bytes: usize,

@@ -2,9 +2,9 @@
 
 use crate::topology::Hosts;
 
-/// Returns the placements: all ranks on one host, one rank on each host, two hosts, ranks dealt in
-/// turn to three hosts, hosts of different sizes, and ranks dealt irregularly to up to four hosts;
-/// each placement once.
+/// Returns the placements: all ranks on one host; one rank on each host; about half of the ranks on
+/// each of two hosts; ranks dealt in turn to three hosts; hosts of different sizes; and ranks dealt
+/// irregularly to up to four hosts. Equal placements are returned only once.
 #[must_use]
 pub fn placements(ranks: u32) -> Vec<Hosts> {
     let on_hosts = |host: &dyn Fn(u32) -> u32| Hosts::of(&(0..ranks).map(host).collect::<Vec<_>>());

@@ -15,7 +15,8 @@ pub(super) const GARBAGE: Expr = 0;
 /// Content of one element of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
-    /// Element of the initial contributions: block × length of the longest block + index.
+    /// Number that identifies an element of an input block: block × length of the longest block +
+    /// index of the element in the block.
     pub(super) element: u32,
     /// Ranks of the contributions, and the way they were combined.
     pub(super) expr: Expr,
@@ -27,12 +28,13 @@ pub(super) const NOTHING: Value = Value { element: 0, expr: GARBAGE };
 /// Rule by which folds of a collective are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Contributions of all ranks, each once.
+    /// A fold counts no rank's contribution twice. A fold marked last (as completing a reduction)
+    /// has the contributions of all ranks.
     Reduce,
-    /// No combination at all.
+    /// A fold has one operand and is not marked last: data only moves.
     Move,
-    /// Any combination: a barrier's data does not matter. Vector clocks, not expressions, show that
-    /// every rank has heard of every other rank.
+    /// Every fold is accepted: a barrier's data does not matter. Vector clocks, not expressions,
+    /// show that every rank has heard of every other rank.
     Barrier,
 }
 
@@ -150,7 +152,8 @@ impl Exprs {
         set.iter().map(|word| word.count_ones()).sum::<u32>() == self.ranks
     }
 
-    /// Returns whether the expression passed through a fold that is marked last.
+    /// Returns whether the expression is the result of a fold marked last (as completing a
+    /// reduction).
     pub(super) fn is_complete(&self, expr: Expr) -> bool {
         self.nodes[expr as usize].complete
     }

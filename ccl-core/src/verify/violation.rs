@@ -64,7 +64,7 @@ pub enum Misfold {
     Nothing,
     /// Operands that hold different elements.
     Mixed,
-    /// A fold in a collective that combines nothing.
+    /// A fold of several operands, or a fold marked last, in a collective that only moves data.
     NotReduction,
     /// The contribution of this rank in more than one operand.
     CountedTwice(Rank),
@@ -81,7 +81,7 @@ pub enum Violation {
     /// A case that cannot be checked.
     #[error("the case cannot be checked: {0}")]
     Case(String),
-    /// A message to or from a rank that does not exist or that is the rank itself.
+    /// A message that a rank exchanges with itself, or with a rank that does not exist.
     #[error("rank {rank}, strand {strand}: there is no link with rank {peer}")]
     NoSuchPeer {
         /// The rank.
@@ -384,7 +384,7 @@ impl fmt::Display for Misfold {
             Misfold::Nothing => f.write_str("there is nothing to combine"),
             Misfold::Mixed => f.write_str("operands that hold different elements are combined"),
             Misfold::NotReduction => {
-                f.write_str("operands are combined in a collective that only moves data")
+                f.write_str("operands are folded in a collective that only moves data")
             }
             Misfold::CountedTwice(rank) => {
                 write!(f, "the contribution of rank {rank} is counted twice")

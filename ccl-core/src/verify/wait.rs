@@ -9,7 +9,7 @@ use crate::execution::{Execution, NextStep, StrandPosition};
 use crate::lower::{Instr, Program};
 use crate::types::Rank;
 
-/// A strand of a rank on a channel.
+/// Identity of a strand: its rank, its channel, and its number in the rank's program.
 type Position = (Rank, u32, u32);
 
 /// Follows the waits of a stuck world, from the first stuck strand to a cycle or to an event that

@@ -10,8 +10,8 @@ use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
 /// Vector clock of a thread (one strand on one channel), of a message, or of the end of a unit (a
-/// top-level fold or loop). For each strand of each rank, the clock has the number of that strand's
-/// tasks, on the same channel, that certainly happened before.
+/// top-level fold or loop). Each entry of a clock belongs to one strand of one rank, and counts the
+/// tasks of that strand, on the same channel, that certainly happened up to the clock's time.
 type Clock = Vec<u32>;
 
 /// A message under way.
@@ -176,8 +176,8 @@ impl World {
         None
     }
 
-    /// Returns the first other rank that `rank` has not heard of, if there is one: no task of that
-    /// other rank happened before the end of `rank`'s strands.
+    /// Returns the first rank, other than `rank`, that `rank` has not heard of. A rank has heard of
+    /// another rank if the clock of one of its strands counts a task of the other rank.
     pub(super) fn unheard(&self, rank: Rank) -> Option<Rank> {
         let heard = |other: &RankState| {
             let strands = other.base..other.base + other.strands;
@@ -277,8 +277,8 @@ impl World {
         self.store(rank, task, targets, &values, stamp);
     }
 
-    /// Counts the task in its strand's clock, and joins into that clock the clock of every
-    /// message that the task reads. Returns the task's stamp.
+    /// Counts the task in the clock of its strand. Merges into the strand's clock the clocks of all
+    /// messages that the task reads. Returns the task's stamp.
     fn tick(&mut self, rank: Rank, task: &Task<'_>, sources: &[Location]) -> Stamp {
         let state = &mut self.ranks[rank as usize];
         state.thread = task.channel as usize * state.strands + task.strand as usize;
@@ -441,9 +441,9 @@ impl World {
         }
     }
 
-    /// Calls `access` with the rank's memory and a function. The function returns whether an
-    /// earlier access, named by its stamp, happened before this one by the clock of this access's
-    /// thread.
+    /// Calls `access` with the rank's memory and a function. The function takes the stamp of an
+    /// earlier access, and returns whether the clock of `stamp`'s thread orders the earlier access
+    /// before the access with `stamp`.
     fn access<T>(
         &mut self,
         rank: Rank,

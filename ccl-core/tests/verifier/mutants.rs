@@ -74,7 +74,8 @@ fn places<'a>(
     }
 }
 
-/// Returns a body, and the position of a fitting op in that body; may descend into loops.
+/// Returns `body` or the body of a loop inside it, and the position of a fitting op in the returned
+/// body. Both are chosen at random.
 fn place<'a>(
     body: &'a mut Vec<Node>,
     dice: &mut Dice,
@@ -304,8 +305,8 @@ fn broken_algorithms_are_rejected() {
     print(&tallies);
     for (kind, tally) in &tallies {
         // A mutant can be redundant if it drops a wait that other waits imply, or swaps independent
-        // ops. A changed part number can be redundant in a v-variant's buffer of one block: the
-        // layout gives every missing block the start of block 0, element 0. A missing or
+        // ops. A changed part number can be redundant in a v-variant's buffer of one block: in the
+        // layout, every missing block begins at element 0, where block 0 begins, too. A missing or
         // misdirected message is never redundant.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,

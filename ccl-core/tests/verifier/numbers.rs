@@ -100,7 +100,8 @@ pub(crate) fn lower_all(
     schedules.iter().map(lowered).collect()
 }
 
-/// Returns placements of ranks on hosts: one, unless the algorithm depends on the placement.
+/// Returns the placements to test: all of them if the algorithm depends on the placement, else only
+/// the placement of all ranks on one host.
 pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     match algorithm.family {
         Family::Hierarchical => placements(ranks),

@@ -139,9 +139,9 @@ fn a_race_between_strands_is_reported_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
-/// Checks that the verifier reports a race if a message may be placed in rank 1's output before the
-/// turn of the fold that receives it: in place, the output is the memory from which rank 1 still
-/// sends its input.
+/// Checks that the verifier reports a race if a message can be written to rank 1's output before
+/// the fold that receives the message has its turn. In place, rank 1 can at that time still be
+/// sending its input from the same memory.
 #[test]
 fn a_message_that_may_arrive_too_early_is_reported() {
     let schedules = pair(|b, rank, other| {

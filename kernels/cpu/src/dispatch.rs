@@ -89,8 +89,9 @@ fn loops<U: Unit, O: Op>(level: SimdLevel) -> Loops {
     }
 }
 
-/// Returns the loops of an operator on `U`. Sums and products use `M`. If `U` is a signed integer,
-/// `M` is its unsigned type: both wrap to the same bits. This saves an eighth of the loops.
+/// Returns the loops of an operator on `U`. Sums and products use the loops of `M`. If `U` is a
+/// signed integer, `M` is the unsigned integer of the same size: both types wrap to the same bits.
+/// So signed integers need no sums and products of their own, which saves an eighth of all loops.
 fn of_op<U: Unit, M: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match op {
         ReduceOp::Sum => loops::<M, Sum>(level),
@@ -108,8 +109,8 @@ fn alone<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     of_op::<U, U>(op, finish, level)
 }
 
-/// Returns the loops for folds of a reduction: if `finish`, for the fold that completes the
-/// reduction (it divides an average), else for any other fold. The processor must have `level`.
+/// Returns the loops for folds of a reduction. `finish` is true for the fold that completes the
+/// reduction; in an average, that fold divides. The processor must have `level`.
 pub(crate) fn find(data_type: DataType, op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match data_type {
         DataType::Int8 => of_op::<Native<i8>, Native<u8>>(op, finish, level),

@@ -263,7 +263,7 @@ unsafe fn block<U: Unit, O: Op>(
             unsafe { accumulators.set(unit, value) };
         }
     }
-    // SAFETY: the caller's promise; from here on, no term is read but `last`, which is not `dst`.
+    // SAFETY: the caller's promise; from here on, the only term read is `last`, which is not `dst`.
     let dst = unsafe { target::<U>(dst, units) };
     let Some(last) = last else {
         for (unit, dst) in dst.iter_mut().enumerate() {

@@ -199,7 +199,7 @@ impl<F: Format> Unit for Single<F> {
 }
 
 /// A `u32` that holds `LANES` narrow floats. Shifts of the `u32` take the floats apart and put them
-/// together. Each lane of a vector register holds one such `u32`, so these loops vectorise well.
+/// together. Each lane of a vector register holds one `u32`, so loops over words vectorise well.
 pub(crate) struct Word<F, const LANES: usize>(PhantomData<F>);
 
 impl<F: Format, const LANES: usize> Unit for Word<F, LANES> {

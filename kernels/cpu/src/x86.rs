@@ -15,8 +15,9 @@ use crate::unit::{Half, Single, Unit};
 /// The float32 NaN whose conversion to float16 is the NaN that folds store.
 const NAN: f32 = f32::from_bits(0x7fc0_0000);
 
-/// Eight float32. Only functions of [`crate::dispatch`] that enable F16C and AVX2 make and use this
-/// type. They run only if the processor has both: each `unsafe` below relies on that.
+/// Eight float32. This type is made and used only by the functions of [`crate::dispatch`] that
+/// enable F16C and AVX2. These functions run only if the processor has F16C and AVX2: each `unsafe`
+/// below relies on that.
 #[derive(Clone, Copy)]
 pub(crate) struct Eight(__m256);
 

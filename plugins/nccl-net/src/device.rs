@@ -112,7 +112,7 @@ impl NetDevice {
     }
 }
 
-/// All devices: the found ones, followed by those that NCCL has merged.
+/// All devices: the found ones, followed by the merged ones, which NCCL has made from found ones.
 #[derive(Debug)]
 pub(crate) struct Devices {
     found: Vec<Arc<NetDevice>>,
@@ -121,7 +121,7 @@ pub(crate) struct Devices {
     made: Mutex<Made>,
 }
 
-/// Devices that NCCL has merged from others.
+/// Merged devices: NCCL has made each of them from several found devices.
 #[derive(Debug, Default)]
 struct Made {
     /// Devices that NCCL knows of now.
@@ -172,7 +172,9 @@ impl Devices {
         let found = |part: &i32| usize::try_from(*part).ok().and_then(|at| self.found.get(at));
         let Some(found) = parts.iter().map(found).collect::<Option<Vec<_>>>() else {
             let count = self.found.len();
-            return usage(format!("{parts:?} names a device that is not among the {count} found"));
+            return usage(format!(
+                "{parts:?} names a device that is not among the {count} found devices"
+            ));
         };
         if let [only] = parts {
             return Ok(*only);

@@ -59,8 +59,8 @@ impl Helpers {
     }
 
     /// Starts the threads, unless they run. Each repeatedly calls `help`, which polls communicators
-    /// and returns whether any needs help. A thread that cannot be started is only logged: NCCL's
-    /// own thread does its work.
+    /// and returns whether any needs help. A failure to start a thread is only logged: NCCL's own
+    /// thread does the work of missing helpers.
     pub(crate) fn start(&'static self, help: fn() -> bool) {
         lock(&self.threads).get_or_insert_with(|| {
             self.stops.store(false, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! The progress thread, one per process. It polls communicators with work while NCCL does not call,
-//! and drains closed communicators.
+//! The progress thread, one per process. While NCCL does not call, the thread polls the open
+//! communicators. The thread also drains closed communicators.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ use crate::comm::sender::Sender;
 pub(crate) const PUMP_AFTER: Duration = Duration::from_micros(500);
 /// Interval between polls of idle communicators: both sides must poll to repair a connection.
 pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
-/// Time without anything to do after which the thread sleeps until it is woken, for at most
-/// [`IDLE_EVERY`] at a time.
+/// Time without work after which the thread begins to sleep. Each sleep ends when the thread is
+/// woken, or after [`IDLE_EVERY`].
 const AWAKE: Duration = Duration::from_millis(50);
 /// Longest time that a closed communicator may take to deliver its messages and its farewell.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
@@ -58,7 +58,7 @@ impl Closed {
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
             self.connection().abort(
-                "the messages that this side sent before it closed did not reach the peer in time",
+                "this side has closed, but its last messages did not reach the peer in time",
             );
             return true;
         }

@@ -290,7 +290,7 @@ impl<T: Helped> Table<T> {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return any };
             let until = slot.helped_until.load(Ordering::Relaxed);
-            // Mostly zero: then the clock need not be read.
+            // `until` is mostly zero; the clock need not be read then.
             if until == 0 {
                 continue;
             }

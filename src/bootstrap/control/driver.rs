@@ -61,7 +61,8 @@ impl Driver {
             }
             self.dial(&mut control);
             self.write(&mut control);
-            // The failure is published after it is sent: a caller that sees it may end the process.
+            // The failure is sent first and published second: a caller that sees the published
+            // failure can end this process at once.
             publish(&shared, &control);
             shared.changed.notify_all();
             drop(control);

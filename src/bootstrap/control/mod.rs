@@ -75,8 +75,9 @@ pub enum VerdictError {
     },
     /// The survivors did not agree in time.
     #[error(
-        "the survivors did not agree within {waited_ms} ms after this failure: {failure}. Use a \
-         timeout longer than FERROCCL_DEAD_AFTER, after which a silent rank counts as dead"
+        "the survivors did not agree within {waited_ms} ms on the outcome of this failure: \
+         {failure}. Use a timeout longer than FERROCCL_DEAD_AFTER, after which a silent rank \
+         counts as dead"
     )]
     TimedOut {
         /// Time waited, in milliseconds.

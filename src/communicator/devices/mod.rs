@@ -534,12 +534,15 @@ mod tests {
 
     #[test]
     fn accelerators_without_near_devices_take_other_devices() {
-        // Both devices are on the other node, or one is on the accelerator's node (other switch).
+        // Both devices are on the other node.
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
+        // One device is on the accelerator's node, but at another switch.
         assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
+        // Two accelerators divide the devices of the other node.
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1), at(6, 1)], 4), [[0], [1]]);
-        // Only the NUMA node of the devices is known, or not even their node.
+        // Only the NUMA nodes of the devices are known.
         assert_eq!(taken(&on(&[Some(0), Some(1)]), &[at(5, 1)], 4), [[1]]);
+        // Neither NUMA nodes nor PCI paths of the devices are known.
         assert_eq!(taken(&on(&[None; 2]), &[at(5, 1), at(0, 1)], 4), [[0], [1]]);
     }
 

@@ -1,4 +1,4 @@
-//! Execution of calls: planning, binding, and driving their executions over the ports.
+//! Engine of a communicator: plans and binds calls, and drives their executions over the ports.
 
 mod watch;
 mod wired;

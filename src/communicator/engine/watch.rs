@@ -190,7 +190,8 @@ impl Engine {
         }
     }
 
-    /// Records lost connections, often before the control plane reports them.
+    /// Adds newly lost connections with peers on this host to `lost`, often before the control
+    /// plane reports a failure.
     fn poll_connections(&mut self) -> Result<(), Error> {
         if let Some(wiring) = &mut self.wiring {
             let since = Instant::now();

@@ -45,7 +45,7 @@ pub enum DeriveError {
     /// communicator had failed before and stays failed.
     #[error("shrink: every attempt lost another rank; start the job again")]
     Exhausted,
-    /// An invitation of nobody.
+    /// An invitation for zero newcomers.
     #[error("invite: there must be at least one newcomer")]
     NoNewcomers,
     /// Ranks that invite different numbers of newcomers.

@@ -143,7 +143,8 @@ pub enum Error {
         /// Later operations are void even where they succeeded.
         last_completed: Option<u64>,
     },
-    /// A new communicator, or shared memory, could not be made; the communicator is unharmed.
+    /// A new communicator, or shared memory, could not be made; the existing communicator is
+    /// unharmed.
     #[error("{doing}: {error}. {advice}")]
     Unmade {
         /// The attempt.

@@ -15,8 +15,8 @@ pub enum SetupError {
     Table(#[from] TableError),
     /// A transport that joins only ranks of one host, although the ranks are on several hosts.
     #[error(
-        "FERROCCL_TRANSPORT={transport} joins ranks of one host, but the {ranks} ranks are on \
-         {hosts} hosts; unset it, or set it to auto, which takes {networks} between hosts"
+        "FERROCCL_TRANSPORT={transport} connects only ranks of one host, but the {ranks} ranks \
+         are on {hosts} hosts; unset it, or set it to auto, which takes {networks} between hosts"
     )]
     OneHostOnly {
         /// The configured transport.
@@ -97,7 +97,7 @@ pub enum TableError {
         error: std::io::Error,
     },
     /// A name of something other than a file.
-    #[error("FERROCCL_TUNING: {name}: it is no file; {FILE_ADVICE}")]
+    #[error("FERROCCL_TUNING: {name}: it is not a file; {FILE_ADVICE}")]
     NoFile {
         /// The name.
         name: String,

@@ -44,7 +44,8 @@ fn long_hello(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Polls both sides until connecting ends, and returns its result; the listener must accept nobody.
+/// Polls both sides until `connecting` ends, and returns its result. Fails if the listener accepts
+/// a peer.
 fn outcome(
     fixture: &dyn Fixture,
     listener: &mut dyn Listener,

@@ -222,7 +222,7 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
     let device = fixture.device(0);
     let caps = device.caps();
     if caps.mapped {
-        // The sender itself writes to mapped memory, and may do so as long as the sender lives.
+        // The sender writes to mapped memory directly, so a deregistration cannot stop the writes.
         return NOT_CLAIMED;
     }
     let bytes = BYTES.min(caps.message_bytes_max);

@@ -1,5 +1,5 @@
 //! Puts from two ranges of memory, and puts that the receiver redirects to memory of its choice.
-//! Sources and redirects may change while a put is under way.
+//! Some points change the source or the redirect of a put while the put is under way.
 //!
 //! A point whose name begins with `claim:` is tested only if the device promises it.
 
@@ -17,7 +17,7 @@ pub(crate) const POINTS: &[Point] = &[
 ];
 
 pub(crate) const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("the device does not promise this"));
-/// Bytes of a put's head, the first of its two ranges; the second is its tail.
+/// Number of bytes of a put's head. A put here has two ranges: the head, then the tail.
 const HEAD: usize = 16;
 const UNTOUCHED: u8 = 0x77;
 

@@ -78,8 +78,8 @@ fn carry(fixture: &dyn Fixture) -> Outcome {
     carry_over(fixture, pair(fixture, CONFIG)?)
 }
 
-/// Checks that side 0 keeps a message that comes before side 0 imports the offer of side 1 (the
-/// description of its slots).
+/// Checks that side 0 keeps a message that comes before side 0 imports the offer of side 1. The
+/// offer describes the slots of side 1.
 fn early(fixture: &dyn Fixture) -> Outcome {
     let mut all = apart(fixture, CONFIG)?;
     let [accepted, connected] = join(fixture, b"early")?;

@@ -9,17 +9,17 @@ use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "puts of every size write exactly their bytes", check: sizes },
-    Point { name: "without immediate, the peer gets a put's bytes but no event", check: silent },
+    Point { name: "a put without immediate gives the peer bytes but no event", check: silent },
     Point { name: "every immediate arrives unchanged", check: immediates },
     Point { name: "a put's bytes are there before the immediate", check: bytes_first },
     Point { name: "after Done the source may be changed", check: done_means_done },
     Point { name: "long and empty puts complete in any mixture", check: mixed },
-    Point { name: "puts in both directions at once arrive", check: duplex },
+    Point { name: "simultaneous puts in both directions arrive", check: duplex },
     Point { name: "a put completes even if its receiver is sending a long put", check: amid },
     Point { name: "a put out of range is refused before any byte moves", check: out_of_range },
     Point { name: "a put that names unknown memory is refused", check: not_there },
     Point { name: "a bad put is not taken and undoes no put before it", check: good_and_bad },
-    Point { name: "back-pressure loses no put and doubles none", check: back_pressure },
+    Point { name: "back-pressure neither loses nor repeats a put", check: back_pressure },
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
     Point { name: "a peek sees arrivals and does not consume them", check: peeks },
     Point { name: "an arriving put ends a sleep", check: sleeping },
@@ -28,7 +28,7 @@ pub(crate) const POINTS: &[Point] = &[
 /// Largest number of bytes of a tested put.
 const LARGE: usize = 4 << 20;
 
-/// Time in which a lane falls asleep.
+/// Time after which the suite assumes that a lane is asleep.
 const FALLS_ASLEEP: Duration = Duration::from_millis(20);
 
 /// Fill byte of memory where nothing has been put.
@@ -202,8 +202,8 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that all puts of any mixture of long and empty puts are done, even if the puts are posted
-/// together.
+/// Checks that every put is done exactly once if long and empty puts are posted together, in any
+/// mixture.
 fn mixed(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(8192);
     let pair = &mut Pair::new(fixture, long)?;
@@ -412,8 +412,8 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
-    // More endpoints than four bits can number: a transport whose writes carry 32 bits of data has
-    // only four bits beside the immediate.
+    // Four bits cannot tell so many endpoints apart. A transport whose writes carry 32 bits of data
+    // has only four bits beside the immediate.
     const ENDPOINTS: usize = 20;
     let pair = &mut Pair::new(fixture, ENDPOINTS * 8)?;
     let mut routes = vec![(pair.ends[0].endpoint, pair.ends[1].endpoint, pair.ends[0].remote)];

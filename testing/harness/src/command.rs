@@ -41,7 +41,7 @@ pub fn refused(arguments: &str, code: i32) -> String {
 }
 
 /// Checks that a command's help has `count` examples and that each of them prints something.
-pub fn examples_of_its_help_work(command: &str, count: usize) {
+pub fn examples_of_the_help_work(command: &str, count: usize) {
     let help = said(&format!("{command} --help"));
     let examples: Vec<_> =
         help.lines().filter_map(|line| line.strip_prefix("  ferroccl ")).collect();

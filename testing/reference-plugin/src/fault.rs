@@ -44,8 +44,8 @@ pub(crate) enum Fault {
     /// `connect` returns a device handle, though the plugin has no device side (network code on the
     /// accelerator).
     DeviceHandle,
-    /// `irecvConsumed` ends a wrong request: not the completed one that the caller names, but a
-    /// newer one that reuses its entry in the table of requests.
+    /// `irecvConsumed` ends a wrong request. The caller names a completed request; the call ends a
+    /// newer request that has the completed request's entry in the table of requests.
     ConsumedFrees,
     /// `iflush` returns a request that never completes.
     FlushHangs,

@@ -138,7 +138,7 @@ pub(crate) struct Plugin {
     links: Registry<Link>,
     registrations: Registry<Registration>,
     is_rebuilding: AtomicBool,
-    /// Profiler callback of the last `init`.
+    /// Profiler callback of the latest `init`.
     profiler: Mutex<Profiler>,
     /// True once the virtual device, which consists of both physical devices, has been made.
     has_made: AtomicBool,

@@ -238,7 +238,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the index of the receive that a message of that tag is for.
+    /// Returns the index of the first posted buffer that can take a message of that tag.
     fn find_posted(&self, tag: i32) -> Option<usize> {
         let takes_any = self.fault == Some(Fault::TagOrder);
         self.posted.iter().position(|entry| takes_any || entry.tag == tag)
@@ -299,8 +299,8 @@ impl Receiver {
         self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
     }
 
-    /// Ends the request that now has the ticket's slot, as a planted fault. The ticket's own
-    /// request is done, so this is a later one.
+    /// Ends the request that now has the ticket's slot: only for [`Fault::ConsumedFrees`]. The
+    /// ticket's own request is done, so the ended request is a newer one.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);

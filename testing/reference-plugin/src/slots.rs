@@ -17,7 +17,7 @@ impl Ticket {
         self.generation << 8 | u32::from(self.slot)
     }
 
-    /// Returns the ticket of a [`number`](Ticket::number).
+    /// Returns the ticket that has this [`number`](Ticket::number).
     pub(crate) fn of(number: u32) -> Ticket {
         Ticket { slot: number as u8, generation: number >> 8 }
     }

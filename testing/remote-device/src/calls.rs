@@ -76,7 +76,7 @@ pub(crate) enum LaneCall {
     Drop,
 }
 
-/// Error in an answer.
+/// Error that the answer to a failed call carries.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     text: String,

@@ -304,7 +304,7 @@ impl Drop for RemoteConnecting {
     }
 }
 
-/// Connection that the other process holds. The number is none once a lane has attached the
+/// Connection that the other process holds. `number` is `None` once a lane has attached the
 /// connection.
 #[derive(Debug)]
 struct RemoteConnected {

@@ -25,7 +25,7 @@ impl Cut {
     }
 }
 
-/// Conditions of a world. Probabilities are per put, but that of loss is per transmission.
+/// Conditions of a world. Each probability is per put, except `loss`, which is per transmission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
     /// One-way latency without load.

@@ -61,8 +61,8 @@ impl Late {
         self.tails.remove(&(flight.link, flight.side, flight.id));
     }
 
-    /// Records that a put's bytes are about to be written. If some are redirected, returns the
-    /// offset of the first one within the put, and their new memory.
+    /// Prepares for the write of a put's bytes. If some bytes are redirected, returns the offset of
+    /// the first redirected byte within the put, and the new memory of the redirected bytes.
     pub(crate) fn write(&mut self, flight: &Flight, key: u64) -> Option<(usize, LocalSlice)> {
         let (link, side, bytes) = (flight.link, 1 - flight.side, flight.bytes());
         let offset = flight.remote_offset;
@@ -107,8 +107,8 @@ impl Late {
         !is_late
     }
 
-    /// Ends the redirection of `from`. If bytes have already been written to other memory instead,
-    /// returns this memory and the number of these bytes.
+    /// Ends the redirection of `from`. If a put has already written redirected bytes, returns the
+    /// memory that holds these bytes, and their number.
     pub(crate) fn end_redirect(
         &mut self,
         (link, side): (usize, usize),

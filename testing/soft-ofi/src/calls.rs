@@ -686,7 +686,7 @@ unsafe extern "C" fn recv(
     0
 }
 
-/// Message or write to post.
+/// Message or write that a caller posts.
 struct Post {
     ranges: Vec<Range>,
     to: fi_addr_t,

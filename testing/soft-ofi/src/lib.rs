@@ -5,8 +5,8 @@
 //! [`functions`] returns a function table like that of libfabric. The table's `fi_getinfo` lists a
 //! [`SoftProvider`] until the provider is dropped. Requests travel when a completion queue of the
 //! provider is read, or, if [`Limits::is_automatic`], by themselves. Random draws from a seed
-//! choose the request that makes progress, and its packet. Each packet of a write checks the key
-//! anew, as a device does. No order is kept, not even between the packets of one write.
+//! choose the request that makes progress, and its packet. The key of a write is checked again for
+//! each packet, as on a device. No order is kept, not even between the packets of one write.
 
 mod calls;
 mod network;
@@ -155,11 +155,11 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
-    /// Makes an internal packet of the provider, which belongs to no request, fail at each
-    /// endpoint. As in older providers, the failed completion has no context. Returns the number of
-    /// endpoints that have an event queue. Tests check that each endpoint has an event queue: at an
-    /// endpoint without an event queue, such a failure makes libfabric's EFA provider end the
-    /// process.
+    /// Makes one packet fail at each endpoint, and returns the number of endpoints that have an
+    /// event queue. The packet is internal to the provider and belongs to no request. The failed
+    /// completion has no context, as in older providers. Tests check that each endpoint has an
+    /// event queue: libfabric's EFA provider ends the process if an internal packet fails at an
+    /// endpoint without an event queue.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

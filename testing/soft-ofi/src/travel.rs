@@ -182,8 +182,8 @@ impl Network {
         Some(loaded)
     }
 
-    /// Returns whether the registration of a range covers it; true if the provider does not require
-    /// registered memory.
+    /// Returns whether a range lies within the memory of the range's registration. The result is
+    /// also true if the range is empty, or if the provider does not require registered memory.
     fn covers(&mut self, endpoint: u32, range: &Range) -> bool {
         let Some(domain) = self.endpoints.get(&endpoint).map(|it| it.domain) else { return false };
         let Some(provider) = self.provider_of(domain) else { return false };

@@ -4,11 +4,11 @@
 //!
 //! [`functions`] returns a table of functions like that of libibverbs. The table's
 //! `get_device_list` lists a [`SoftDevice`], under its name, until the device is dropped. Writes
-//! travel when a completion queue of any device is polled: the queue pairs that send are drawn at
-//! random from a seed, and only writes of the same queue pair stay in order. The creation of a
-//! queue pair sets the numbers of send and receive requests for which the pair has room. A send
-//! request without a completion of its own keeps its room until the completion of a later request
-//! is polled, as with real devices.
+//! travel when a completion queue of any device is polled. Random draws from a seed choose which
+//! queue pair sends next. Only writes of the same queue pair stay in order. The creation of a queue
+//! pair sets the numbers of send and receive requests for which the pair has room. A send request
+//! without a completion of its own keeps its room until the completion of a later request is
+//! polled, as with real devices.
 
 mod calls;
 mod network;
@@ -20,7 +20,7 @@ use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, ibv_event_type, ib
 pub use calls::functions;
 use network::Fault;
 pub use network::Traffic;
-/// Bindings with the names of the statuses and events that a test can make a device report.
+/// Bindings with names for statuses and events; a test can make a device report any of these.
 pub use rdma_sys as sys;
 
 /// Limits of a device.
@@ -40,7 +40,7 @@ pub struct Limits {
     pub gids: Vec<Option<([u8; 16], u32)>>,
     /// Link layer, as `IBV_LINK_LAYER_...`.
     pub link_layer: u8,
-    /// Seed that draws which queue pair sends next.
+    /// Seed of the random draws that choose which queue pair sends next.
     pub seed: u64,
 }
 

@@ -15,8 +15,8 @@ use ferroccl::bootstrap::Endpoint;
 #[command(after_help = "\
 The command changes nothing. Run it where the ranks run: in their container, by their launcher, with
 their environment. Root can check more (ACS). docs/doctor.md lists the checks.
-Verdicts: fault (something does not work), warning (slower or less safe than it could be), advice
-(a setting that may be on purpose), unknown (cannot be determined from here), ok.
+Verdicts: fault (something does not work), warning (something is slower or less safe than it could
+be), advice (a setting that may be on purpose), unknown (cannot be determined from here), ok.
 Exit status: 0 without faults and warnings, 1 with any of them, 2 if nothing was examined.
 Examples:
   ferroccl doctor
@@ -35,7 +35,7 @@ pub(crate) struct Doctor {
     /// Also try to reach this peer, at a port where something listens
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "root")]
     peer: Option<Endpoint>,
-    /// Directory to read as the machine's /: a mounted image, or a copy of /sys and /proc
+    /// Directory to read instead of /: a mounted image, or a copy of /sys and /proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// List the providers of libfabric instead: their features, and whether a test of each passes

@@ -29,7 +29,7 @@ pub(crate) struct Place {
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
     on: String,
-    /// Numbers of the hosts that the job has, in the order of the ranks: 0,384,8-11
+    /// Hosts of the job in the order of the ranks, each by its number in the topology: 0,384,8-11
     #[arg(long, value_name = "LIST", value_parser = hosts)]
     hosts: HostList,
     /// Algorithm; the default is `ring`, or `direct` if the collective has no ring
@@ -43,7 +43,7 @@ pub(crate) struct Place {
     json: bool,
 }
 
-/// Numbers of hosts.
+/// Hosts of a job, each by its number in the topology.
 #[derive(Clone, Debug)]
 struct HostList(Vec<u32>);
 

@@ -5,7 +5,7 @@ use std::io::Write;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The command only reads the state of processes: they may compute, hang, or be stopped.
+The command only reads the state of processes, which may compute, hang, or be stopped.
 Examples:
   ferroccl status
   ferroccl status --json

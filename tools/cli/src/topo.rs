@@ -25,7 +25,7 @@ pub(crate) struct Topo {
     /// Output format
     #[arg(long = "as", value_name = "FORM", default_value = "all")]
     form: Form,
-    /// Directory to read as the machine's /: a mounted image, or a copy of /sys and /proc
+    /// Directory to read instead of /: a mounted image, or a copy of /sys and /proc
     #[arg(long, value_name = "DIR", default_value = "/", conflicts_with = "topology")]
     root: PathBuf,
     /// List the topologies that are known by name

@@ -200,7 +200,8 @@ fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     let model = modelled.as_ref().ok().and_then(Option::as_ref).map(|(model, _)| *model);
     write(out, &outcome.table(model))?;
     if let Some((_, text)) = modelled? {
-        // Standard output gets either the table or what is printed about it.
+        // If the table goes to a file, standard output gets the text on the model; if the table
+        // goes to standard output, standard error gets that text.
         let _ = match out {
             Some(_) => write!(std::io::stdout(), "{text}"),
             None => write!(std::io::stderr(), "{text}"),

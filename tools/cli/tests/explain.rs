@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+use ccl_harness::command::{examples_of_the_help_work, page_shows_what_it_says, refused, said};
 
 #[test]
-fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("explain", 5);
+fn the_examples_of_the_help_work() {
+    examples_of_the_help_work("explain", 5);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Tests that `ferroccl plan` does what its help and its page in the documentation say.
 
-use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+use ccl_harness::command::{examples_of_the_help_work, page_shows_what_it_says, refused, said};
 
 #[test]
-fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("plan", 5);
+fn the_examples_of_the_help_work() {
+    examples_of_the_help_work("plan", 5);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::fs;
 use std::process::Command;
 
-use ccl_harness::command::{commands_of, examples_of_its_help_work, refused, said};
+use ccl_harness::command::{commands_of, examples_of_the_help_work, refused, said};
 
 #[test]
-fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("sim", 8);
+fn the_examples_of_the_help_work() {
+    examples_of_the_help_work("sim", 8);
 }
 
 /// All commands of the page run, except `--scenario all`, which runs every experiment.

@@ -3,11 +3,11 @@
 use ccl_harness::stretched;
 use std::time::{Duration, Instant};
 
-use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+use ccl_harness::command::{examples_of_the_help_work, page_shows_what_it_says, refused, said};
 
 #[test]
-fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("topo", 6);
+fn the_examples_of_the_help_work() {
+    examples_of_the_help_work("topo", 6);
 }
 
 const PAGE: &str = include_str!("../../../docs/topology.md");
@@ -95,8 +95,8 @@ fn missing_and_oversized_files_are_refused() {
     assert!(refused("topo /", 2).contains("/: "));
 }
 
-/// The largest topology is described in time, since the description does not grow with the ranks.
-/// The time limit is generous.
+/// Checks that the command describes the largest topology within a generous time limit: the
+/// description does not grow with the number of ranks.
 #[test]
 fn the_largest_topology_is_described_within_seconds() {
     let begin = Instant::now();

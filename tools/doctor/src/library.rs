@@ -19,8 +19,8 @@ pub(super) enum Asks {
 
 /// Opens a library as programs do. Returns its version, if known, or the reason for a failure.
 pub(super) fn open(name: &str, asks: Asks) -> Result<Option<u32>, String> {
-    // SAFETY: programs for GPUs or networks load the same library, so its initialisers are made to
-    // run in any program.
+    // SAFETY: programs for GPUs or networks load the same library, so its initialisers are designed
+    // to run in any program.
     let library = unsafe { Library::new(name) }
         .map_err(|error| error.source().map_or_else(|| error.to_string(), ToString::to_string))?;
     let version = match asks {

@@ -140,7 +140,8 @@ fn moved(order: &[Rank], hosts: &[u32]) -> Vec<u32> {
     of.into_iter().map(|(_, host)| host).collect()
 }
 
-/// Returns the algorithm of that name; without a name `ring`, or `direct` if there is no ring.
+/// Returns the algorithm that `asked` names. If no name is given, returns `ring`, or `direct` if
+/// there is no ring.
 fn taken(collective: Collective, asked: Option<&str>) -> Result<&'static Algorithm, String> {
     let found = match asked {
         Some(name) => algorithm::find(collective, name).map_err(|error| error.to_string()),

@@ -50,7 +50,7 @@ const SECONDS: [(&str, f64); 6] =
 /// names valid units.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     let wrong = |advice: &str| format!("{text:?} is not a valid quantity: {advice}");
-    // The longest prefix that is a number: the rest is its unit.
+    // The longest prefix that is a number gives the value; the rest of the text is the unit.
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
     let number = ends.map(|end| text.split_at(end)).find_map(|(number, rest)| {
         let is_digit = number.ends_with(|last: char| last.is_ascii_digit() || last == '.');

@@ -23,11 +23,12 @@ use crate::properties::{Describe, Properties, text};
 /// A pointer that a plugin hands out, as a number.
 pub(crate) type Opaque = usize;
 
-/// Largest number of parts of a group (the buffers of one `irecv`): NCCL's own limit of operations
-/// that share a group.
+/// Largest number of parts of a group (the buffers of one `irecv`). NCCL itself puts at most this
+/// many operations into a group.
 pub(crate) const GROUP_MAX: usize = 64;
 
-/// A handle, followed by equally many guard bytes, which the plugin must not change.
+/// Bytes of a handle, and after them the same number of guard bytes. The plugin must not change the
+/// guard bytes.
 pub(crate) type HandleBuffer = [u8; 2 * HANDLE_BYTES];
 
 /// A buffer of a call of `irecv` or `isend`, with its registration, tag and event.
@@ -113,8 +114,8 @@ pub(crate) struct Calls {
     make_device: Option<Make>,
 }
 
-// SAFETY: its only pointer is the plugin's name, which stays valid and unchanged while the plugin
-// is open.
+// SAFETY: the only raw pointer in `Calls` is the plugin's name, which stays valid and unchanged
+// while the plugin is open.
 unsafe impl Send for Calls {}
 // SAFETY: likewise; and a plugin's functions may be called from any thread.
 unsafe impl Sync for Calls {}

@@ -6,7 +6,7 @@
 //! the *sender*, which connects. A crash, a hang or a leak spoils one point and no other. The
 //! modules, from the outside in:
 //!
-//! * `session`: runs the points one after another, prints and counts
+//! * `session`: runs the points one after another, prints the results, sets the exit status
 //! * `pair`: starts the processes, carries messages between them, ends them at the deadline
 //! * `side`: one of the processes: its steps, its peer, its deadline
 //! * `link`: a connection with its memory, and how NCCL drives it

@@ -133,7 +133,7 @@ pub(crate) fn received(sizes: &Sizes, part: usize, what: impl Display) -> Outcom
     })
 }
 
-/// Requests in flight, in their order.
+/// Requests in flight, in the order in which they were posted.
 #[derive(Debug)]
 pub(crate) struct Flight<'a> {
     link: Link<'a>,

@@ -25,12 +25,11 @@ pub(crate) const POINT: Point = Point {
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
 /// Bytes to send in each direction to measure the latency of one message size, besides the warm-up.
-/// The number of messages in a direction is always from 20 to 2,000, even if the bytes of these
-/// messages then differ from this value.
+/// At least 20 and at most 2,000 messages are measured in a direction, even if these messages
+/// together have more or fewer bytes.
 const LATENCY_BYTES: usize = 64 << 20;
-/// Bytes to send to measure the bandwidth of one message size, besides the warm-up. The number of
-/// messages is always from 16 to 4,000, even if the bytes of these messages then differ from this
-/// value.
+/// Bytes to send to measure the bandwidth of one message size, besides the warm-up. At least 16 and
+/// at most 4,000 messages are measured, even if these messages together have more or fewer bytes.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Number of connections whose memory is measured.
 const CONNECTIONS: usize = 16;

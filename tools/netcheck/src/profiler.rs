@@ -12,10 +12,10 @@ use crate::calls::Opaque;
 use crate::memory::Memory;
 use crate::stop::{Outcome, failed};
 
-/// Number of the action that begins an event. The actions on an event are numbered from 0: begin;
-/// end; update; update and end.
+/// Action that begins an event. The actions are 0 (begin), 1 (end), 2 (update), and 3 (update and
+/// end).
 const BEGINS: c_int = 0;
-/// Largest number of an action.
+/// Action with the largest number.
 const LAST: c_int = 3;
 
 /// Event that comes with requests. The plugin must not change its bytes.

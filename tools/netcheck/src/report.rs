@@ -61,7 +61,8 @@ impl Line {
         }
     }
 
-    /// Finds a point that did not pass and that this one depends on, directly or indirectly.
+    /// Finds the line of a point that failed or was skipped, and on which `point` depends, directly
+    /// or indirectly.
     pub(crate) fn missing<'a>(point: &Point, lines: &'a [Line]) -> Option<&'a Line> {
         let mut base = point.depends_on;
         while let Some(name) = base {

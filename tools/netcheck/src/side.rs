@@ -128,7 +128,9 @@ impl Side {
             },
         };
         let count = net.devices()?;
-        demand(device < count, || format!("there is no device {device}; the plugin has {count}"))?;
+        demand(device < count, || {
+            format!("there is no device {device}; the number of devices is {count}")
+        })?;
         Ok(net.on(device))
     }
 

@@ -8,9 +8,9 @@ pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 /// Reason why a point has not passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The plugin breaks the contract, in this way.
+    /// The plugin breaks the contract; the text says how.
     Failed(String),
-    /// The point says nothing about this plugin, for this reason.
+    /// The point says nothing about this plugin; the text gives the reason.
     Skipped(String),
     /// The other process has ended the point early, or is late; it reports the reason itself.
     PeerEnded,

@@ -240,7 +240,7 @@ mod faults {
     }
 
     #[test]
-    fn the_examples_of_its_help_work() {
+    fn the_examples_of_the_help_work() {
         let help = Command::new(env!("CARGO_BIN_EXE_netcheck")).arg("--help").output().unwrap();
         let help = text(&help.stdout);
         let plugin = plugin();

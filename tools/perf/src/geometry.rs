@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_mean_the_same_as_in_nccl_tests() {
+    fn sizes_give_the_same_counts_as_in_nccl_tests() {
         assert_eq!(count(Collective::AllReduce, 1000, 3), 250);
         // 250 elements over 3 ranks: 83, cut to whole blocks of 4.
         assert_eq!(count(Collective::AllGather, 1000, 3), 80);

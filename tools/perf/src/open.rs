@@ -11,9 +11,9 @@ use super::subject::{Buffers, Peer, Plan, Request, Shape, Subject, SubjectError}
 use ferroccl::communicator::{self, Blocks, Call, Communicator, Sizes};
 use ferroccl::launch;
 
-/// Starts the ranks of `-g` on this machine. In the process that starts them, it returns the exit
-/// status of the run once all ranks have ended. In a process that is a rank, started by this
-/// function or by another launcher, it returns `None`.
+/// Starts the ranks of `-g` on this machine, waits until all of them have ended, and returns the
+/// exit status of the run. Starts nothing and returns `None` in a process that is itself a rank,
+/// whether this function or another launcher has started that process.
 ///
 /// # Errors
 /// When a rank cannot be started.

@@ -44,9 +44,9 @@ pub fn agree<T>(
     }
 }
 
-/// Allocates memory for buffers of up to `bytes` on every rank, registers it if `-R 1` is given,
-/// and creates the output files on rank 0, still empty: an error before the measurement is better
-/// than one after it.
+/// Allocates this rank's memory for buffers of up to `bytes` bytes, and registers this memory if
+/// `-R 1` is given. Rank 0 also creates the output files, still empty: a file that cannot be
+/// written is then an error before the measurement, not after it.
 ///
 /// # Errors
 /// This rank's error, or an error that names the ranks that failed.

@@ -6,10 +6,10 @@
 //! whether one of two random variables is stochastically larger than the other", 1947). For few
 //! samples, the distribution of U is computed exactly, by counting, ties included (Streitberg and
 //! Röhmel, "Exact distributions for permutation and rank tests", 1986). For many samples, the
-//! normal distribution is used, corrected for ties and for continuity (Lehmann, "Nonparametrics",
-//! 1975, section 1.4). Holm's correction ("A simple sequentially rejective multiple test
-//! procedure", 1979) keeps the probability of any false alarm among all tests at or below the
-//! chosen level, with any dependence between the tests.
+//! normal distribution approximates the distribution of U, with corrections for ties and for
+//! continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm's correction ("A simple
+//! sequentially rejective multiple test procedure", 1979) keeps the probability of any false alarm
+//! among all tests at or below the chosen level, even if the tests depend on each other.
 //!
 //! In this module, the rank of a sample is its number, from 1, among all old and new samples in
 //! ascending order; equal samples share the mean of their numbers.
@@ -26,7 +26,8 @@ pub struct RankTest {
     /// Key of the cached distribution: the ranks times two, in order, and the number of new
     /// samples. Twice a rank is an integer, even if ties share a fractional rank.
     counted: (Vec<usize>, usize),
-    /// Probability, by index, that twice the sum of the new samples' ranks is at least the index.
+    /// Cached distribution: the entry with index s is the probability that twice the sum of the new
+    /// samples' ranks is at least s.
     at_least: Vec<f64>,
 }
 
@@ -36,7 +37,7 @@ struct Pooled {
     ranks: Vec<usize>,
     /// Sum of the ranks of the new samples, times two.
     sum: usize,
-    /// Sum of t^3 - t over all groups of equal samples, t of them in a group.
+    /// Sum of t^3 - t over all groups of equal samples; t is the number of samples in a group.
     ties: f64,
 }
 
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(26.0 * 26.0 - (pooled.sum as f64 / 2.0 - 26.0 * 27.0 / 2.0), 127.5);
     }
 
-    /// Returns the exact p-value: goes through all choices of the new samples from all samples.
+    /// Returns the exact p-value, by a count over all choices of the new samples from all samples.
     fn counted(old: &[f64], new: &[f64]) -> f64 {
         let all: Vec<f64> = old.iter().chain(new).copied().collect();
         let u = |is_new: &dyn Fn(usize) -> bool| {

@@ -32,7 +32,7 @@ pub trait Subject {
     /// Errors of the communicator; the program then ends.
     fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError>;
 
-    /// Returns when every rank has called this method.
+    /// Waits until every rank has called this method.
     ///
     /// # Errors
     /// Errors of the communicator.
@@ -106,9 +106,10 @@ pub struct Request<'a> {
 /// Number of elements to and from each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape<'a> {
-    /// Count of NCCL's call: per rank for `all_gather`, `reduce_scatter`, `gather`, `scatter` and
-    /// `all_to_all`, else of the whole buffer. For `SendRecv`, each rank sends `count` elements to
-    /// the next rank and receives `count` elements from the previous one, both at once.
+    /// Count as in NCCL's call: elements per rank for `all_gather`, `reduce_scatter`, `gather`,
+    /// `scatter` and `all_to_all`, and elements of the whole buffer for the other collectives. For
+    /// `SendRecv`, each rank sends `count` elements to the next rank and receives `count` elements
+    /// from the previous one, both at once.
     Even {
         /// Number of elements.
         count: usize,

@@ -56,8 +56,8 @@ impl Loop {
     }
 }
 
-/// Times of one call, microseconds: statistics of one rank's samples. After [`over_ranks`], each
-/// except the mean is the largest value over all ranks.
+/// Times of one call, microseconds: statistics of one rank's samples. [`over_ranks`] replaces each
+/// statistic except the mean by its largest value over all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Times {
     /// Mean over the iterations of a rank; [`over_ranks`] combines the ranks' means as `-a` says.

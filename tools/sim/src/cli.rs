@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_its_help_work() {
+    fn the_examples_of_the_help_work() {
         let help = Arguments::command().render_long_help().to_string();
         let lines = help.lines().filter_map(|line| line.strip_prefix("  ferroccl "));
         let mut examples = 0;

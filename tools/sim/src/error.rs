@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// An invalid number of the network or of the hosts.
+    /// An invalid number, such as a parameter of an experiment or a bandwidth of the network.
     #[error("{what} is {given}; {remedy}")]
     Number {
         /// Name of the number.

@@ -47,7 +47,7 @@ pub struct Plan {
     pub work_millions: u64,
 }
 
-/// A tier of a network, as numbers.
+/// Cables of one tier of a network.
 #[derive(Clone, Debug)]
 struct Cables {
     /// First cable of the tier.

@@ -106,10 +106,11 @@ struct Run<'a> {
     flows: Flows,
     path: Path,
     outcome: Outcome,
-    /// Streams of each sender that have not begun, the next one last.
+    /// Per sender: the streams that have not begun, in reverse order. The last stream of the list
+    /// begins next.
     waiting: BTreeMap<Port, Vec<usize>>,
-    /// Per tag of a flow: the stream, message, queue pair and bytes of the part that it carries.
-    /// `free` has the tags of flows that have ended.
+    /// Per tag of a flow: the stream, message, queue pair and bytes of the part that the flow
+    /// carries. `free` has the tags of flows that have ended.
     parts: Vec<(u32, u64, u32, f64)>,
     free: Vec<u32>,
 }
@@ -370,8 +371,8 @@ fn sprayed_links(network: &Network) -> f64 {
     links
 }
 
-/// Returns the *roofline* in seconds: the time of the streams if only NICs, and each tier as a
-/// whole, limited them.
+/// Returns the *roofline* in seconds: the time that the streams would take if nothing but NICs, and
+/// the total uplink bandwidth of each rack or zone, limited them.
 ///
 /// Compares the bytes in each direction with the bandwidth of the uplinks, for each NIC of a host
 /// and for each child of a higher tier (a rack, a zone).

@@ -1,5 +1,5 @@
-//! Traffic matrix as a file: text with a line for each interval and pair of ranks, or the same as
-//! JSON.
+//! Traffic matrix as a file: text with a line for each interval and pair of ranks, or JSON with the
+//! same content.
 //!
 //! ```text
 //! # ranks=8

@@ -88,8 +88,8 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Returns the address of a task's result in the caller's buffers; none if these buffers do not
-    /// have the result. The result stays until the call ends or overwrites it. `terms` are the
+    /// Returns the address at which a task's result lies in the caller's buffers; none if it lies
+    /// elsewhere. The result stays there until the call ends or overwrites it. `terms` are the
     /// operands that the task combines.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {

@@ -16,10 +16,10 @@
 //!
 //! A rail that fails is taken out, and nothing is lost or doubled:
 //!
-//! 1. The side that notices first closes its end, so that nothing more is written through it. Over
-//!    the other rails, it tells the peer the immediates of the puts that are not done, and how many
-//!    puts are done.
-//! 2. The peer takes in all arrivals, closes its own end, and answers with the unfinished puts that
+//! 1. The first side that notices the failure closes its end of the rail, so that nothing more is
+//!    written through this end. Over the other rails, this side tells the peer the immediates of
+//!    the puts that are not done, and how many puts are done.
+//! 2. The peer takes in all arrivals, closes its own end, and answers which of the unfinished puts
 //!    have arrived. Each side asks about its own puts.
 //! 3. Puts that have arrived are done; the others are repeated over other rails. A put without an
 //!    immediate is always repeated: it writes the same bytes to the same address.

@@ -114,7 +114,7 @@ pub(crate) struct Link {
     /// links spread over equal rails.
     turn: usize,
     pub(crate) rails: Vec<Rail>,
-    /// Means to dial rails again, on the side that has dialled.
+    /// Addresses and secret for dialling rails again, on the side that has dialled.
     pub(crate) dial: Option<Dial>,
     /// Listeners that rails come back to, on the side that was dialled.
     pub(crate) device_listeners: Option<Arc<Mutex<DeviceListeners>>>,
@@ -124,7 +124,7 @@ pub(crate) struct Link {
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
     /// Puts that are taken but on no rail: all rails are full, or the put's rail has failed.
     pub(crate) waiting: VecDeque<Put>,
-    /// Number of puts that are not done: of data, and of control.
+    /// Number of data puts that are not done, then number of control puts that are not done.
     outstanding: [usize; 2],
     pub(crate) notes: Notes,
     pub(crate) striping: Option<Striping>,
@@ -248,8 +248,8 @@ impl Link {
         best.map(|(path, _)| path)
     }
 
-    /// Returns whether any rail can carry the put, now or soon. A joining rail counts, since it
-    /// still receives the peer's keys.
+    /// Returns whether any rail can carry the put, now or soon. A joining rail counts even without
+    /// a handle of the peer's memory, because the peer's keys can arrive later.
     pub(crate) fn may_take(&self, put: &Put) -> bool {
         let known = self.rails.iter().map(|rail| put.known_to(rail.lane).is_some());
         self.rails.iter().enumerate().zip(known).any(|((at, rail), known)| match rail.stage {

@@ -165,7 +165,7 @@ pub(crate) struct Rail {
     done: u64,
     /// Number of puts that are not done.
     open: usize,
-    /// Number of open puts that are control. They do not count against `depth`.
+    /// Number of open control puts. Control puts do not count against `depth`.
     open_control: usize,
     /// Bytes of the open puts.
     bytes: usize,

@@ -102,7 +102,7 @@ pub fn shorten(
     Some(addresses.encode())
 }
 
-/// Means to dial a rail again.
+/// Addresses and secret for dialling a rail again.
 #[derive(Clone, Debug)]
 pub(crate) struct Dial {
     pub(crate) addresses: Addresses,
@@ -367,7 +367,8 @@ impl RailsConnecting {
         let (bytes, of) = (address.0.len(), "a multi-rail listener");
         let theirs = theirs.ok_or(TransportError::NoAddress { bytes, of })?;
         let id: LinkId = socket::random()?;
-        // The side with more devices uses all; the other side's devices take turns.
+        // Each device of the side with more devices gets one rail. The other side's devices are
+        // assigned to the rails in turn.
         let rails = theirs.count.max(with.devices.len());
         let known = theirs.known.len() as u8;
         let mut attempts = Vec::new();

@@ -32,18 +32,19 @@ use crate::tag::Layout;
 /// Largest number of reads of a completion queue in a row, so that a busy queue does not hold the
 /// caller.
 const TURNS_MAX: usize = 16;
-/// Interval of checks for notes and closed connections. Each poll checks while a link is being made
-/// or is about to end.
+/// Interval of checks for notes and closed connections. While a link is being made or is about to
+/// end, every poll makes this check.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// First sleep if the provider does not wake the lane, and longest sleep if the provider has not
-/// taken all puts.
+/// Length of the first sleep of a lane that the provider does not wake. A lane with puts that the
+/// provider has not taken yet sleeps for at most `NAP` at a time.
 const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep if the provider does not wake the lane.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Each sleep is one `NAPS`th of the time that the lane has slept since the last completion. So a
-/// long wait takes little of the processor's time, and ends late by a small part of its length.
+/// Divisor: a lane that the provider does not wake sleeps for one `NAPS`th of the time that it has
+/// slept since the last completion. So a long wait uses little of the processor's time, and lasts
+/// longer than necessary only by a small part of its length.
 const NAPS: u32 = 32;
 
 /// Number of the next lane of the process. Registrations are keyed by lane.
@@ -208,9 +209,9 @@ impl OfiLane {
         let Destination { at: addresses, number, token } = to;
         let (own, at) = own.route(addresses, is_control);
         let kind = usize::from(is_control);
-        // EFA's provider has room for 16 writes in all to peers that have not answered a first
-        // write. So such a peer gets no second write of the same kind, and room is left for writes
-        // to other peers.
+        // EFA's provider takes at most 16 writes to peers that have not answered a first write;
+        // this limit is for all these peers together. So such a peer gets no second write of the
+        // same kind (control or data), and room is left for writes to other peers.
         let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
         while let Some(mut write) = peer.waiting.pop(is_control) {
             if write.request.is_void() {
@@ -375,7 +376,7 @@ impl OfiLane {
         let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
         let Some(peer) = peer.filter(is_peers) else { return };
         if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
-            // Where puts are writes, the device makes such a put fail, too.
+            // If puts were writes, a write with this key would fail, too.
             return peer.lose("a put names memory that is not shared with its sender".to_owned());
         }
         {
@@ -429,8 +430,9 @@ impl OfiLane {
         self.close_groups();
         let mut notes = Vec::new();
         let Posted { endpoints, .. } = &*lock(&self.posted);
-        // These errors are only logged: the requests behind them fail or end by themselves, and the
-        // TCP connection shows that a peer has ended.
+        // Errors of the provider's own packets are only logged: the request for which a packet was
+        // sent has a completion or a failure of its own, and the TCP connection shows that a peer
+        // has ended.
         let failures = endpoints.all().flat_map(|(_, endpoint)| endpoint.failures());
         failures.for_each(|error| tracing::info!(error, "a packet of libfabric's protocol failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 
-/// Registrations that peers write to, each found by the number of this side's lane to the peer and
-/// the peer's [`EndpointId`] there.
+/// Registrations that peers write to, one per peer. A peer is identified by the number of this
+/// side's lane, and by the peer's [`EndpointId`] on that lane.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
 
 /// Registered memory. Each peer that it is shared with has a registration of its own, whose key is

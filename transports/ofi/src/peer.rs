@@ -178,8 +178,8 @@ pub(crate) struct Peer {
     has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
     sent_report: CountReport,
-    /// Number of arrived immediates, and number of the peer's reports of a larger number. With each
-    /// arrival, the number of reports becomes zero.
+    /// Number of immediates that have arrived, and number of the peer's reports that count more
+    /// immediates. After an arrival, the next report counts as the first.
     missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,
@@ -187,7 +187,7 @@ pub(crate) struct Peer {
     pub(crate) ended: Option<(Instant, String)>,
     /// Time and reason of the first failure of a put to the peer; the peer may have left.
     pub(crate) failing: Option<(Instant, String)>,
-    /// Number of immediates that this side's last farewell counts; none before the first farewell.
+    /// Number of immediates that this side's latest farewell counts; none before the first one.
     farewell: Option<u64>,
     /// True if this side sends its farewell as soon as all puts are done.
     pub(crate) is_leaving: bool,
@@ -300,8 +300,8 @@ impl Peer {
             self.ended = Some((now, end.to_string()));
         } else if self.to.is_none() && now.since(since) >= patience.joined {
             self.lose(format!(
-                "it did not send its endpoint's address within {:?}: is that process stopped, \
-                 or too busy to poll?",
+                "it did not send its endpoint's address within {:?}: is the peer's process \
+                 stopped, or too busy to poll?",
                 patience.joined
             ));
         } else if self.has_all() {
@@ -389,9 +389,9 @@ impl Peer {
         is_over.then(|| reason.clone())
     }
 
-    /// Sends this side's farewell, unless its last farewell still counts everything that was sent.
+    /// Sends this side's farewell, unless its latest farewell counts all immediates that were sent.
     /// Another farewell is needed if puts of another rail are repeated over this link after a
-    /// farewell. Sends none after a failed put: the link is about to be lost.
+    /// farewell. After a failed put, sends no farewell, since the link is about to be lost.
     pub(crate) fn leave(&mut self) {
         if self.failing.is_none() && self.farewell != Some(self.sent) {
             self.farewell = Some(self.sent);

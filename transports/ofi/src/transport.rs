@@ -96,7 +96,8 @@ impl Transport for OfiTransport {
             all.retain(|device| device.pci_path.is_some());
             return all;
         }
-        // Software interfaces are no adapters to divide among ranks: one of them reaches all hosts.
+        // A software provider needs only one interface, since that interface reaches all hosts. So
+        // the interfaces are not divided among ranks as adapters are.
         let interfaces = ccl_socket::interfaces(&self.options.interfaces).unwrap_or_default();
         let rank = |device: &DeviceInfo| {
             let at = interfaces.iter().position(|name| *name == device.id.0);

@@ -83,13 +83,14 @@ pub(crate) fn decode(address: &Address, here: Namespace) -> Result<Name, Transpo
     if there.boot != here.boot {
         return Err(refused(
             "it is on another host, which shared memory cannot reach, or this host was rebooted \
-             since; use a network transport",
+             after the address was made; use a network transport",
         ));
     }
     if there.network != here.network {
         return Err(refused(
-            "it is in another network namespace of this host, whose sockets this process cannot \
-             reach; start both containers in one network namespace, or use a network transport",
+            "it is in another network namespace of this host, and this process cannot reach the \
+             sockets there; use a network transport or, if both processes run in containers, start \
+             the containers in one network namespace",
         ));
     }
     Ok(name)

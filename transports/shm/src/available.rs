@@ -32,8 +32,8 @@ const V1: Version = Version {
 };
 const V2: Version = Version { limit: "memory.max", usage: "memory.current", stat_prefix: "" };
 
-/// Returns the memory left in the group that has the least left, among this process's groups and
-/// their ancestors. `groups` is the text of `/proc/self/cgroup`.
+/// Returns the smallest number of bytes that can still be allocated in any of this process's groups
+/// and their ancestors. `groups` is the text of `/proc/self/cgroup`.
 fn cgroups(mount: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| hierarchy(mount, line)).min()
 }

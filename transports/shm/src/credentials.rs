@@ -46,7 +46,7 @@ pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
 }
 
 /// Returns process id and user id. A peer of another PID namespace has the process id 0, which
-/// rustix's type does not admit, so this calls libc.
+/// rustix's type does not admit, so this function calls libc.
 fn credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32), Errno> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;

@@ -175,8 +175,8 @@ impl Endpoint {
         Ok(region)
     }
 
-    /// Reads notes and offers from the socket. Returns whether the peer has closed the socket;
-    /// messages sent before the close still count.
+    /// Reads notes and offers from the socket. Returns whether the peer has closed the socket; in
+    /// this case, all messages that the peer had sent were read first.
     fn receive_offers(&mut self) -> Result<bool, TransportError> {
         while !self.is_full() {
             match wire::receive(self.link.socket.as_fd(), true)? {
@@ -239,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads notes and offers from the socket, if there is room for them.
+    /// Reads notes and offers from the socket while there is room for another offer.
     fn look(&mut self) {
         if let Err(error) = self.receive_offers() {
             self.lost.get_or_insert(error.to_string());
@@ -263,7 +263,7 @@ impl Endpoint {
         let [said, ended] = watched.map(|watched| watched.revents());
         let hung_up = said.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
         let ended = !ended.is_empty() && process.is_some();
-        // Messages that the peer sent before it ended still count.
+        // The messages that the peer has sent are read even if the peer has ended.
         if said.contains(PollFlags::IN) {
             self.look();
         }

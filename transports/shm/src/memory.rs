@@ -95,8 +95,8 @@ pub fn named_memory(name: &str, bytes: usize) -> Result<(OwnedFd, Region), Trans
 /// Maps a peer's memory after checking that it is sealed and has exactly `bytes` bytes.
 pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region, TransportError> {
     let refused = |reason: String| TransportError::Refused { peer: peer.to_owned(), reason };
-    // A file that cannot have seals answers with an error. A file of tmpfs has only one of these
-    // seals, `F_SEAL_SEAL`.
+    // The call fails for a file that cannot have seals. A file of tmpfs has only one of `SEALS`:
+    // `F_SEAL_SEAL`.
     let seals = rustix::fs::fcntl_get_seals(file.as_fd()).unwrap_or(SealFlags::empty());
     if !seals.contains(SEALS) {
         return Err(refused("it sent a descriptor that is not sealed memory".to_owned()));

@@ -142,7 +142,8 @@ pub(crate) struct Offer {
     pub(crate) id: u64,
     /// Length of the memory in bytes.
     pub(crate) bytes: usize,
-    /// Random bytes that tie the remote key, which the caller passes to the peer, to this offer.
+    /// Random bytes in this offer and in its remote key, which the caller passes to the peer. A key
+    /// with other bytes is refused.
     pub(crate) nonce: [u8; 16],
 }
 

@@ -1,5 +1,5 @@
-//! Address of a gate, the listener for peers: its token, and the addresses of its host that are
-//! offered to peers.
+//! Address of a gate (a listener for peers): the gate's token, and the addresses of the gate's host
+//! that are offered to peers.
 
 use std::net::SocketAddr;
 

@@ -106,8 +106,8 @@ impl Dialler {
         self.shakes.first_mut().map(|(address, shake)| (*address, shake))
     }
 
-    /// Dials the next address if it is due: when all before it have failed, or have not answered
-    /// within [`STAGGER`]. Returns an error if this process lacks descriptors or memory.
+    /// Dials the next address if all dialled ones have failed, or if the latest was dialled at
+    /// least [`STAGGER`] ago. Returns an error if this process lacks descriptors or memory.
     fn dial(&mut self, now: Instant) -> Result<(), TransportError> {
         let none = |all: &Dialler| all.dialled.is_empty() && all.shakes.is_empty();
         while none(self) || now >= self.next_at {

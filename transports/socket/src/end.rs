@@ -44,7 +44,8 @@ pub enum SideEnd {
     Nonsense,
 }
 
-/// Reason why a broken connection is not made anew. The texts continue "the connection broke and".
+/// Reason why a broken connection is not made anew. In the text of [`LinkEnd::Broken`], the reason
+/// follows the words "the connection to … broke (…) and".
 #[derive(Debug, Error)]
 pub enum ReconnectError {
     /// The peer refuses the new connection.
@@ -66,7 +67,7 @@ pub enum LinkEnd {
     Ended {
         /// Address of the peer.
         peer: String,
-        /// End of the connection.
+        /// Reason why the connection has ended.
         end: SideEnd,
     },
     /// The connection broke, and was not mended.
@@ -74,9 +75,9 @@ pub enum LinkEnd {
     Broken {
         /// Address of the peer.
         peer: String,
-        /// End of the connection.
+        /// Reason why the connection broke.
         end: ConnectionEnd,
-        /// Reason why it was not mended.
+        /// Reason why the connection was not mended.
         outcome: ReconnectError,
     },
 }

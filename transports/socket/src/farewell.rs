@@ -20,9 +20,10 @@ pub struct ShutdownWait {
 }
 
 impl ShutdownWait {
-    /// Returns whether the wait is over: the endpoint `only`, or every leaving endpoint if `only`
-    /// is none, has delivered its bytes or has waited for `within`. `waiting` lists the leaving
-    /// endpoints with undelivered bytes, in ascending order.
+    /// Returns whether the wait is over for the endpoint `only`, or for every leaving endpoint if
+    /// `only` is none. The wait for an endpoint is over when the endpoint has delivered its bytes,
+    /// or has waited for `within`. `waiting` lists the leaving endpoints with undelivered bytes, in
+    /// ascending order.
     pub fn is_over(
         &mut self,
         now: Instant,

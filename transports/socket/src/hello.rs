@@ -63,6 +63,6 @@ mod tests {
         }
         assert_eq!(Hello::decode(&[1; 16]), None, "a truncated hello was decoded");
         assert_eq!(Hello::decode(&[7; 17]), None, "unknown flags were decoded");
-        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "too long a text was decoded");
+        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "an overlong text was decoded");
     }
 }

@@ -41,9 +41,9 @@ impl Filter {
         self.names.is_empty() && self.networks.is_empty()
     }
 
-    /// Returns whether the filter takes an interface with this name and address: the filter lists
-    /// it, or, with `^`, does not list it. An empty filter lists nothing, so it
-    /// would take no interface; [`addresses`] therefore ignores an empty filter.
+    /// Returns whether the filter takes an interface with this name and address. A filter takes the
+    /// interfaces that it lists or, with `^`, those that it does not list. [`addresses`] ignores a
+    /// filter that lists nothing.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
         let named = self.names.iter().any(|pattern| match self.exact {

@@ -22,7 +22,7 @@
 //! so that a stranger costs no asymmetric cryptography. The key of the TLS server is made when a
 //! device is opened, and has no certificate. Instead of checking that key, each side proves the
 //! secret once more, over keys exported from the session. A man in the middle who relays the first
-//! proofs has a different session with each side, and fails the second proof. A record that was
+//! proofs has a different session with each side, and fails the second proof. A TLS record that was
 //! changed on the way breaks the connection.
 
 mod address;

@@ -354,7 +354,7 @@ impl SocketHandshake {
 
 impl fmt::Debug for SocketHandshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the stage: it may hold keys.
+        // The stage is left out, because it may hold keys.
         let SocketHandshake { peer, connection, .. } = self;
         f.debug_struct("SocketHandshake")
             .field("peer", peer)

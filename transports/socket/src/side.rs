@@ -37,7 +37,7 @@ pub enum SideMessage {
     Note(Vec<u8>),
     /// Reason why the data path beside this connection has ended.
     Failed(String),
-    /// This side leaves; carries the number of immediates that it has sent on the data path.
+    /// This side leaves, after it has sent this number of immediates on the data path.
     Leaving(u64),
     /// All immediates that the other side had sent before it left have arrived.
     Received,
@@ -153,8 +153,8 @@ impl SideConnection {
     }
 
     /// Removes the connection from the epoll instance that watches it. Closing the socket does not
-    /// remove it if a forked child has the socket, too: the epoll instance would then report the
-    /// ended connection for ever.
+    /// remove the connection if a forked child also has the socket: the epoll instance would then
+    /// report the ended connection for ever.
     pub fn unwatch(&mut self) {
         let epoll = self.epoll.take();
         if let Some((epoll, socket)) = epoll.zip(self.socket()) {

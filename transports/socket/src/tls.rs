@@ -34,7 +34,7 @@ use crate::socket::{self, Got};
 
 /// Largest number of bytes of ciphertext read per system call: room for at least two records.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes of ciphertext that may wait for the socket.
+/// Limit on the bytes of ciphertext that wait for the socket.
 const WRITE_BYTES: usize = 256 << 10;
 /// Label of the exported keys. All such labels begin with `EXPORTER` (RFC 5705).
 const LABEL: &[u8] = b"EXPORTER-ferroccl-channel";

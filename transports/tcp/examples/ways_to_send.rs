@@ -18,7 +18,8 @@ use io_uring::{IoUring, opcode, types};
 /// Flag in a notification of `MSG_ZEROCOPY`: `SO_EE_CODE_ZEROCOPY_COPIED`.
 const COPIED: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Loads: bytes of a message, and messages per round. Each 8-byte message is answered.
+/// Sizes of the loads: bytes of a message, and number of messages per round. The other side answers
+/// each 8-byte message.
 const LOADS: [(usize, usize); 3] = [(8, 5000), (128 << 10, 2000), (1 << 20, 400)];
 
 fn main() -> io::Result<()> {

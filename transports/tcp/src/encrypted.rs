@@ -103,7 +103,7 @@ fn packets_keep_their_traffic_class_after_a_break() {
 }
 
 #[test]
-fn puts_that_are_done_when_written_cannot_be_sent_again() {
+fn a_stripe_cannot_resume_if_the_peer_lacks_puts_that_were_reported_done() {
     for (received, outcome) in [(2, true), (1, false), (0, false)] {
         let [one, _other] = connections();
         let mut stripe = Stripe::new(one, true, None);
@@ -126,7 +126,7 @@ fn puts_that_are_done_when_written_cannot_be_sent_again() {
         let mut done = Vec::new();
         let resumed = stripe.outgoing.resume(received, &mut done);
         assert_eq!(resumed.is_ok(), outcome, "{received} of 2 were received: {resumed:?}");
-        assert!(done.is_empty(), "a put was done twice");
+        assert!(done.is_empty(), "a put was reported done twice");
     }
 }
 

@@ -240,8 +240,9 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges received frames if many are unacknowledged, or if no frame of this side has
-    /// acknowledged them for a while.
+    /// Queues an acknowledgement on each stripe that has received many unacknowledged frames, or
+    /// (unless puts are done when written) many unacknowledged bytes, or a frame that has been
+    /// unacknowledged for [`ACK_DELAY_MAX`].
     pub(crate) fn acknowledge(&mut self, now: Instant) {
         for stripe in &mut self.stripes {
             let received = stripe.incoming.received();

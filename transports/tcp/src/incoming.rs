@@ -16,8 +16,8 @@ const BUFFER_BYTES: usize = 32 << 10;
 const BEHIND_BYTES: usize = 2 << 10;
 /// Number of payload bytes from which on a frame counts as long.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Number of missing bytes of a frame up to which a stripe reads again at once, even after a read
-/// that has emptied the socket.
+/// Limit on the missing bytes of a frame. Up to this limit, a stripe reads again at once after a
+/// read that has emptied the socket.
 const SOON_BYTES: usize = 128 << 10;
 /// Largest number of reads in one call of [`Incoming::read`].
 const READS_PER_TURN: usize = 64;
@@ -68,7 +68,7 @@ pub(crate) struct Incoming {
     start: usize,
     end: usize,
     partial: Option<Partial>,
-    /// True if the put whose header was parsed last has at least [`LONG_BYTES`].
+    /// True if the latest put whose header was parsed has at least [`LONG_BYTES`] payload bytes.
     long: bool,
     /// Puts and notes received in full, modulo 2^32.
     received: u32,

@@ -426,8 +426,8 @@ impl Lane for TcpLane {
         let _writing = self.writer.begin();
         self.refresh();
         // Frames are acknowledged here, not right after the read below. If the caller posts a
-        // credit between two calls, the frame of the credit carries the acknowledgement of what the
-        // earlier call read, and no frame is needed for it here.
+        // credit between two polls, the credit's frame also acknowledges what the earlier poll has
+        // read, and the later poll sends no separate acknowledgement.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.acknowledge(now);
         }

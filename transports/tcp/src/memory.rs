@@ -65,16 +65,17 @@ pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceM
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSliceMut::new(&mut []);
     }
-    // SAFETY: the range lies inside the region, which outlives the slice. The range was shared for
-    // the peer to write, `Lane::redirect` has named it as a target, or it is a note's own memory:
-    // no other code reads or writes it until the put's immediate has been seen, or the whole note
-    // has arrived. The slice ends with the system call.
+    // SAFETY: the range lies inside the region, which outlives the slice. Either the range
+    // was shared for the peer to write, or `Lane::redirect` has named it as a target, or it is a
+    // note's own memory. In each case, no other code reads or writes it until the put's immediate
+    // has been seen, or the whole note has arrived. The slice ends with the system call.
     let slice =
         unsafe { std::slice::from_raw_parts_mut(region.start().wrapping_add(offset), bytes) };
     IoSliceMut::new(slice)
 }
 
-/// Returns how many of the bytes written to a socket the peer's kernel has not acknowledged yet.
+/// Returns the number of bytes that were written to a socket, and that the peer's kernel has not
+/// acknowledged yet.
 pub(crate) fn unacknowledged(socket: &OwnedFd) -> usize {
     // SAFETY: this opcode stores an int, on every kind of socket.
     let getter = unsafe { Getter::<OUTPUT_QUEUE, i32>::new() };

@@ -47,13 +47,13 @@ pub(crate) struct Outgoing {
     data: usize,
     /// Number of frames of the queue that the socket has taken in full.
     sent: usize,
-    /// Number of bytes of the next frame that the socket has taken.
+    /// Number of bytes that the socket has taken of the next frame.
     written: usize,
     /// Header with which the writing of the next frame began, if `written` is above 0.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
-    /// Number of bytes of the first of `bare_headers` that the socket has taken.
+    /// Number of bytes that the socket has taken of the first of `bare_headers`.
     bare_written: usize,
     /// Number of puts and notes that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
@@ -132,7 +132,8 @@ impl Outgoing {
         self.sent == self.queue.len()
     }
 
-    /// Queues a header without a put. It is sent next, but after a frame that is partly written.
+    /// Queues a header without a put. The header is sent before all frames that wait, but after a
+    /// frame that is partly written.
     pub(crate) fn push_bare_header(&mut self, kind: Kind, received: u32) {
         self.bare_headers.push_back(Header::bare(kind, received).encode());
     }

@@ -79,8 +79,8 @@ pub(crate) struct Endpoint {
     control: VecDeque<Waiting>,
     /// Waiting puts whose writes are prepared; their memory is kept until the writes are posted.
     posting: Vec<Waiting>,
-    /// Number of bytes of the writes that are prepared or posted and not done. The lane's load
-    /// includes them.
+    /// Number of bytes of all writes that are prepared or posted, but not done. The lane's load
+    /// includes these bytes.
     pub(crate) under_way: usize,
     /// Indices of the queue pairs with writes that are prepared and not handed to the device yet.
     staged: Vec<usize>,
@@ -300,9 +300,9 @@ impl Endpoint {
         true
     }
 
-    /// Prepares waiting puts while there is room, at most `most` data puts among them, and hands
-    /// all prepared writes to the device. Appends to `done` the ids of puts that are thereby done.
-    /// Returns whether any waiting data puts were handed over.
+    /// Prepares waiting credits and CTS, and up to `most` waiting data puts, while there is room.
+    /// Then hands all prepared writes to the device. Appends to `done` the ids of puts that are
+    /// thereby done. Returns whether any waiting data puts were handed over.
     pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
@@ -621,7 +621,7 @@ impl Endpoint {
         let since = *self.joining_since.get_or_insert(now);
         if now.since(since) >= options.join_within {
             self.lose(format!(
-                "{} did not connect its queue pairs within {:?}: is that process stopped, or does \
+                "{} did not connect its queue pairs within {:?}: is its process stopped, or does \
                  its lane wait for something else?",
                 self.peer, options.join_within
             ));

@@ -66,7 +66,7 @@ pub enum GidError {
     /// No address that fits the rule.
     #[error(
         "none of the port's addresses is of RoCE v2 and of the requested family and networks \
-         (FERROCCL_IB_ADDR_FAMILY, FERROCCL_IB_ADDR_RANGE); it has {there}"
+         (FERROCCL_IB_ADDR_FAMILY, FERROCCL_IB_ADDR_RANGE); the port has {there}"
     )]
     NoneFits {
         /// Addresses of the port, with their rows and versions.

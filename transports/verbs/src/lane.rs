@@ -35,8 +35,8 @@ const TURNS_MAX: usize = 8;
 /// Interval between checks of side connections and device events, when all links are connected and
 /// no messages move.
 const CHECK_IDLE: Duration = Duration::from_millis(1);
-/// Interval between these checks while messages move: each check takes some system calls, and side
-/// messages of a working link can wait.
+/// Interval between checks of side connections and device events while messages move: each check
+/// takes some system calls, and side messages of a working link can wait.
 const CHECK_MOVING: Duration = Duration::from_millis(4);
 /// Largest number of links that one check finds readable.
 const READY_MAX: usize = 64;

@@ -6,14 +6,14 @@
 //! Two lanes connect over a TCP connection whose two sides prove the communicator's secret
 //! ([`ccl_socket`]). Over this side connection they exchange their queue pairs, and notes, which
 //! are short messages of their users. The side connection stays open: it carries the farewell of
-//! each side, and it breaks when the peer's process ends. Once the queue pairs are connected, a
-//! side connection that breaks while both sides live, for example because a middlebox drops it, is
-//! made anew, and nothing is lost.
+//! each side, and it breaks when the peer's process ends. The side connection may also break while
+//! both sides live, for example because a middlebox drops it. Once the queue pairs are connected,
+//! the two sides replace a broken side connection by a new one, and nothing is lost.
 //!
 //! # Data
 //!
-//! A put becomes one write on one queue pair of its link, or several writes (its parts), each on
-//! another queue pair, as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The
+//! A put becomes one write on one queue pair of its link, or several writes (its parts), each on a
+//! different queue pair, as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The
 //! receiver counts parts, and relies on no order between them. Credits and CTS have a queue pair
 //! and a traffic class of their own. A short put is handed to the device with its bytes (inline).
 //! One post rings a queue pair's doorbell once for all its writes. Up to 16 writes in a row on a

@@ -165,15 +165,15 @@ impl QueuePair {
         self.early && self.is_inline(bytes)
     }
 
-    /// Returns whether the device gets the bytes of a write of `bytes` bytes with the request,
-    /// instead of reading them from memory later.
+    /// Returns whether a write of `bytes` bytes is inline: the device gets the bytes with the
+    /// request, instead of reading the bytes from memory later.
     pub(crate) fn is_inline(&self, bytes: usize) -> bool {
         bytes <= self.room.inline_bytes as usize
     }
 
     /// Prepares to write the bytes from `start` to before `end` of a put. `open` is the put's index
     /// in the endpoint; none if the write is done at once ([`QueuePair::is_early`]). The completion
-    /// returns `name` and the write's number. [`QueuePair::post_staged`] must follow to send it.
+    /// returns `name` and the write's number. [`QueuePair::post_staged`] sends the write.
     pub(crate) fn write(
         &mut self,
         put: &Put,
@@ -187,7 +187,7 @@ impl QueuePair {
         let half = self.room.writes / 2;
         let signaled = self.quiet + 1 >= QUIET_MAX.min(half.max(1));
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
-        // A write that is done already needs no completion.
+        // A write that counts as done when it is prepared needs no completion.
         self.owing = !signaled && (self.owing || open.is_some());
         let (from, then) = put.sges(start, end);
         self.pair.stage(&Write {
@@ -205,7 +205,8 @@ impl QueuePair {
         self.under_way.push_back(UnderWay { put: open, bytes });
     }
 
-    /// Requests a completion of all outstanding writes, including those reported done early.
+    /// Requests one completion for all outstanding writes, including writes that counted as done
+    /// when they were prepared.
     pub(crate) fn flush(&mut self, name: u64) -> Result<(), TransportError> {
         if self.quiet == 0 || !self.has_room() {
             return Ok(());

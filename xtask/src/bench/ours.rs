@@ -50,7 +50,7 @@ impl Program {
     }
 }
 
-/// Reads the result of a perf program: the median of calls out of place.
+/// Reads the result of a perf program: the median time of its out-of-place calls.
 pub(super) fn read(rows: &Path, bytes: u64) -> Outcome<Sample> {
     parse_ours(&text(rows)?, bytes)
 }

@@ -28,7 +28,7 @@ const STREAM_TOTAL: u64 = 32 << 20;
 const WINDOW: u64 = 16;
 /// Time that a server gets to start listening.
 const HEAD_START: Duration = Duration::from_secs(1);
-/// Interval at which the end of a process is checked.
+/// Interval between two checks of whether a process has ended.
 const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 /// Longest run of one program: an emulated link that loses packets may need minutes.

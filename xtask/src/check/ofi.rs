@@ -1,5 +1,6 @@
-//! `cargo xtask check ofi`: tests over two versions of libfabric, Debian's and the newer one of
-//! PyPI's Open MPI. The check installs both if possible, the newer one in the target directory.
+//! `cargo xtask check ofi`: tests over Debian's version of libfabric, and over a newer version that
+//! PyPI's package of Open MPI contains. The check installs both versions if possible, the newer one
+//! in the target directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,7 +112,8 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);
         }
-        // As under ferroccl's own launcher; other suites run the tests without this variable.
+        // The launcher of ferroccl also sets this variable. Other suites run the tests without the
+        // variable.
         cargo.env(EAGER_LIMIT.0, EAGER_LIMIT.1);
         // With this, a test that finds no library fails instead of being skipped.
         cargo.env("FERROCCL_TEST_OFI", "1");

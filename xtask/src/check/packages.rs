@@ -35,9 +35,10 @@ const PACKAGES: &[&str] = &[
 /// Packages all crates of the library.
 pub(super) fn run() -> Outcome<Verdict> {
     remove_build_dir(FOLDER)?;
-    // Cargo unpacks the packages into a folder of CARGO_HOME that belongs to the path of the build
-    // folder, and unpacks each version of a crate there only once. With the path of an earlier run,
-    // crates would be built with that run's dependencies. So each run has a path of its own.
+    // Cargo has one folder in CARGO_HOME for each path of a build folder. Cargo unpacks each
+    // version of a crate into that folder only once. If two runs used the same path, the later
+    // run would build with the crates that the earlier run unpacked. So each run has a path of its
+    // own.
     let since = UNIX_EPOCH.elapsed().map_err(|error| error.to_string())?;
     let own = target_dir()?.join(FOLDER).join(since.as_secs().to_string());
     show(cargo(PACKAGES).arg("--target-dir").arg(own))?;

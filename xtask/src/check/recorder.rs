@@ -9,11 +9,11 @@ use crate::{Outcome, process, workspace};
 
 /// Largest number of additional instructions that the recorder may cost per operation.
 const INSTRUCTIONS_MAX: f64 = 20.0;
-/// Turns of a short and of a long run; a turn has two operations. The difference between the two
-/// runs is the cost of the additional operations alone.
+/// Numbers of turns of a short run and of a long run; a turn has two operations. The difference
+/// between the two runs is the cost of the additional operations alone.
 const TURNS: [u64; 2] = [1_000, 3_000];
-/// Turns per iteration of the program. The cost of sorting the samples varies, so there are few
-/// iterations, and thus few samples.
+/// Number of turns per iteration of the program. The cost of sorting the samples varies, so there
+/// are few iterations, and thus few samples.
 const TOGETHER: u64 = 50;
 const EXAMPLE: &str = "all_reduce_perf";
 const DEADLINE: Duration = Duration::from_secs(300);

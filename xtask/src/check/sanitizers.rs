@@ -42,7 +42,7 @@ const BAD_INPUT: [&str; 16] = [
 ];
 
 /// Tests that do not run under AddressSanitizer. Some limit the address space, but the sanitizer
-/// reserves terabytes of address space. The others start programs that are built without it.
+/// reserves terabytes of address space. The others start programs built without the sanitizer.
 const NOT_UNDER_ASAN: [&str; 12] = [
     "perf::",
     "launch::",

@@ -1,6 +1,6 @@
-//! Builds for an older C library than this machine's: see [ADR
-//! 0015](../../../docs/adr/0015-old-glibc.md). cargo-zigbuild makes cargo link with zig. Both tools
-//! are installed from PyPI into the target directory.
+//! Builds libraries and programs that run with an older C library than this machine's
+//! ([ADR 0015](../../../docs/adr/0015-old-glibc.md)). cargo-zigbuild makes cargo link with zig.
+//! Both tools are installed from PyPI into the target directory.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ const CHECKS: &str = include_str!("checks.py");
 const SCRIPT: &str = "checks.py";
 const COMMAND: &str = "ferroccl";
 const RESULTS: &str = "results.json";
-/// Path of the record, relative to the root.
+/// Path of the page that has the results, relative to the root.
 const RECORD: &str = "docs/gpu-results.md";
 const RUN_WITHIN: Duration = Duration::from_secs(600);
 

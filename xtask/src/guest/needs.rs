@@ -30,8 +30,10 @@ const NEEDS_RDMA: [(&str, &str); 5] = [
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 
-/// Time limit of apt-get as a whole; `APT` limits the wait for one silent server.
+/// Time limit of one run of `apt-get`.
 const INSTALL_WITHIN: Duration = Duration::from_secs(300);
+/// First arguments of `apt-get` in [`apt`]. Some of these arguments limit the waits for a silent
+/// server and for dpkg's lock.
 const APT: [&str; 8] = [
     "-qq",
     "--yes",

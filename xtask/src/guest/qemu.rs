@@ -44,7 +44,7 @@ impl Machine<'_> {
     /// Runs the guest until it ends or `within` has passed; returns the exit status of the command
     /// that the guest ran.
     pub(super) fn run(&self, within: Duration) -> Result<u8, Failure> {
-        // `setpriv` has the kernel kill the guest when this process dies.
+        // `setpriv` makes the host's kernel kill the guest when this process dies.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
         command.args(self.hardware()).args(self.files());

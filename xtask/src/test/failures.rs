@@ -8,7 +8,7 @@ const HEADING: &str = "failures:";
 const RESULT: &str = "test result: ";
 /// Texts by which a line is recognised as the error report of a check, a sanitizer or a fuzzer.
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
-/// Largest number of lines with one of the [`COMPLAINTS`] that are kept.
+/// Largest number of lines that are kept because they have one of the [`COMPLAINTS`].
 const COMPLAINTS_MAX: usize = 20;
 /// Number of lines that are kept from the start of one binary's report: the reason comes first,
 /// then a backtrace or a log. The names of failed tests and the result are always kept.

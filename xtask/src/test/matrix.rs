@@ -71,8 +71,8 @@ impl Cells {
         page
     }
 
-    /// Returns a table with a row for each fault and collective and a column for each family, in
-    /// the order of their first result.
+    /// Returns a table with a row for each pair of fault and collective, and a column for each
+    /// family. Rows and columns are in the order of their first results.
     fn table(&self, place: &str) -> String {
         let mut families: Vec<&str> = Vec::new();
         let mut rows: Vec<(&str, &str)> = Vec::new();

@@ -98,7 +98,8 @@ struct Counts {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// Tests skipped since libtest's last result line. The next result line counts them as passed.
+    /// Number of tests skipped since libtest's previous result line. The next result line counts
+    /// these tests as passed.
     unsettled: usize,
 }
 
@@ -488,7 +489,7 @@ impl Run<'_> {
     }
 
     /// Runs a command that prints lines as libtest does. If the command fails, the suite's failure
-    /// shows `name` for it.
+    /// shows the text `name` instead of the command.
     fn command(
         &self,
         mut command: std::process::Command,

@@ -16,7 +16,8 @@ use crate::process::{self, End};
 
 /// Start of the line that a test prints if it skips itself; the reason follows.
 pub(crate) const SKIPPED: &str = "SKIPPED: ";
-/// Largest number of lines of a failed test's output that are shown: the first and the last ones.
+/// Largest number of lines that are shown of a failed test's output. If the output is longer, one
+/// half of the shown lines is from its start, the other half from its end.
 const LINES_MAX: usize = 120;
 
 /// Test of a binary.
@@ -164,7 +165,8 @@ fn judge(end: Result<End, String>, output: &[String], temporary: &Path, took: Du
     shown(output)
 }
 
-/// Returns the verdict on a process with status 0: it must have run its one test.
+/// Returns the verdict on a process that ended with status 0. The verdict is a failure unless the
+/// process's one test has passed or has skipped itself.
 fn shown(output: &[String]) -> Verdict {
     if let Some(reason) = output.iter().find_map(|line| line.strip_prefix(SKIPPED)) {
         return Verdict::Skipped(reason.to_owned());

@@ -147,7 +147,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "simulator",
-        what: "the same programs over a simulated network: loss, reordering, crashes, by seed",
+        what: "programs over a simulated network: loss, reordering, crashes, by seed",
         needs: NOTHING,
         tiers: "quick: a hundred seeds; deep: thousands of seeds, and every experiment of \
                 docs/simulator.md",
@@ -333,7 +333,7 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
     (
         "ccl_sim",
-        "cli::tests::the_examples_of_its_help_work",
+        "cli::tests::the_examples_of_the_help_work",
         "a test of the command `ferroccl sim` runs the same examples",
     ),
     ("tcp", "conformance::tcp_with_several_sockets_passes", "another test uses them with TLS"),
@@ -360,7 +360,7 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ("integration", "nccl_net::over_shared_memory", "every API version; quick tier: `in_short`"),
     ("integration", "nccl_net::over_the_best", "`netcheck --full`; quick tier: `in_short`"),
     ("integration", "nccl_net::few_and_short_slots", "the quick tier runs `in_short`"),
-    ("faults", "faults::the_examples_of_its_help_work", "measures for minutes"),
+    ("faults", "faults::the_examples_of_the_help_work", "measures for minutes"),
     ("faults", "faults::the_reference_keeps_the_contract", "runs every version of the interface"),
     (
         "scenarios",

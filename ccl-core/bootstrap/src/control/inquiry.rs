@@ -3,9 +3,9 @@
 //! ranks ask, the lowest of them continues.
 //!
 //! Suppose that rank r reaches a verdict. It sends the verdict at once, as the failure that ends
-//! the communicator. By then, every higher asker has got r's question, and defers to r or to a
-//! still lower asker. No question of a lower asker has reached r (else r would have deferred to
-//! that asker), so each lower asker still lacks r's note. Connections keep messages in order: lower
+//! the communicator. By then, every higher asker has got r's question, and defers to r or to an
+//! asker below r. No question of a lower asker has reached r (else r would have deferred to that
+//! asker), so each lower asker still lacks r's note. Connections keep messages in order: lower
 //! askers get the verdict before anything that r sends later, and reach no verdict of their own.
 //! There can be two verdicts only if ranks did not answer in time; the agreement after the failure
 //! then takes one of the two.
@@ -58,7 +58,7 @@ pub(super) struct Inquiry {
     attempt: u32,
     /// Time of the last check whether the comparison can go on.
     looked: Instant,
-    /// True if a note has come since that check.
+    /// True if a note has come since the check at `looked`.
     has_news: bool,
     actions: VecDeque<Action>,
 }
@@ -206,9 +206,9 @@ impl Inquiry {
         }
     }
 
-    /// Returns whether this rank did not run for a while, and if so restarts its timeouts. Such a
-    /// rank cannot judge which ranks did not answer meanwhile: their answers, or a verdict, may be
-    /// unread.
+    /// Returns whether this rank did not run for a while, and if so restarts its timeouts. A rank
+    /// that did not run cannot judge whether the others have answered: perhaps their answers, or a
+    /// verdict, have arrived but are unread.
     fn has_slept(&mut self, now: Instant) -> bool {
         let slept = now.since(self.looked) >= SLEPT;
         self.looked = now;

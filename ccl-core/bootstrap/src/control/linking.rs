@@ -13,7 +13,8 @@ use ccl_core::time::Instant;
 use ccl_core::types::Rank;
 use std::time::Duration;
 
-/// Largest number of unresponsive ranks that the coordinator of an agreement connects to at once.
+/// Largest number of unresponsive ranks that the coordinator of an agreement tries to reach at the
+/// same time.
 const LOOKED_FOR_MAX: usize = 64;
 
 impl Control {
@@ -47,10 +48,10 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.peer_rank() else { return };
-        // A rank that refuses is dead, or has left in good order without our knowledge. It counts
-        // as dead in two cases: while this rank's neighbours are still connecting, because no rank
-        // can have left by then; and while the agreement waits for it, because a rank that has left
-        // never answers, and the agreement might wait for it forever.
+        // A peer that refuses is dead, or has left in good order without our knowledge. The peer
+        // counts as dead in two cases: while this rank's neighbours are still connecting, because
+        // no rank can have left by then; and while the agreement waits for the peer, because a rank
+        // that has left never answers, and the agreement might wait for it forever.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
@@ -122,7 +123,7 @@ impl Control {
         let refusal = match self.facts.dead.get(&from) {
             Some(reason) => Some(Message::Dead(Failure { rank: from, reason: reason.clone() })),
             None if self.leaving => {
-                // A rank that has had no neighbour yet does not know what ended the communicator.
+                // If `from` has had no neighbour yet, it does not know what ended the communicator.
                 self.facts.cause().into_iter().for_each(|cause| link.send(cause));
                 Some(Message::Left { rank: self.rank, exchanges: self.exchange.next })
             }
@@ -234,8 +235,8 @@ impl Control {
 
     /// Connects to the ranks that this rank needs and has no connection with. For each distance of
     /// the overlay (1, 2, 4, ...), this rank needs the first available rank at that distance or
-    /// further. This rank also needs the available ranks whose answer or question in the agreement
-    /// is overdue.
+    /// further. This rank also needs the available ranks for which the agreement has waited too
+    /// long.
     pub(super) fn repair_overlay(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;
@@ -244,7 +245,9 @@ impl Control {
         let can_be_had = |rank| !facts.is_gone(rank) && !dial_backoff.contains_key(&rank);
         let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
         let linked = &self.linked;
-        // If two ranks are initial targets of each other, only the lower one connects.
+        // Two ranks are each other's targets from the start if their distance is a power of two in
+        // both directions of the ring. Until two such ranks have been linked, only the lower rank
+        // connects, and the higher rank waits for the lower one.
         let comes_by_itself = |peer: Rank| {
             let by = overlay::before(self.rank, peer, self.ranks);
             !linked.contains(&peer) && by.is_power_of_two() && peer < self.rank

@@ -1,4 +1,4 @@
-//! Tests of the verdict on which rank is stuck (`find_stuck`), case by case.
+//! Case-by-case tests of `find_stuck`, which names the stuck rank.
 
 use super::*;
 use std::collections::BTreeMap;

@@ -72,8 +72,9 @@ fn judged(net: &Net) -> Result<bool, String> {
     settled(net)
 }
 
-/// Checks a verdict against `far`, the progress of all ranks when one rank learned the verdict.
-/// Every survivor had completed operation `last_completed` by then, and no operation since then.
+/// Checks a verdict against `far`, the progress of all ranks when one rank learned the verdict. At
+/// that time, every survivor must have completed operation `last_completed`. Since that time, the
+/// survivors must not have completed any operation.
 fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     for rank in &verdict.survivors {
         let then = far[*rank as usize];
@@ -90,9 +91,9 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
 
 /// Returns true if all ranks that have a verdict have the same one. The verdict's survivors, except
 /// those that left, must be exactly the ranks that have the verdict (not checked if a rank lacks a
-/// quorum). Returns false if no rank has a verdict and none needs one: every running rank counts as
-/// dead, lacks a quorum, knows of no failure or has no connection left. The error says what is
-/// wrong.
+/// quorum). Returns false if no rank has a verdict and none needs one: each running rank either
+/// counts as dead, lacks a quorum, knows of no failure, or has no connection left. The error says
+/// what is wrong.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;
     let mut survivors = Vec::new();

@@ -1,4 +1,4 @@
-//! The control state machines of several ranks ([`Control`]), joined by a simulated network in
+//! Control state machines of several ranks ([`Control`]), connected by a simulated network in
 //! virtual time. Each connection keeps its bytes in order, with latencies drawn from a seed. Ranks
 //! are killed, cut off, stopped, or leave.
 
@@ -359,7 +359,7 @@ impl Net {
     }
 
     /// Records a rank's new verdict. Call this after the rank's messages are sent: a rank that ends
-    /// while sending has not acted on its verdict, so that verdict is not recorded.
+    /// while it sends has not acted on its verdict, and its verdict must not be recorded.
     fn remember(&mut self, index: usize) {
         let Some(verdict) = self.nodes[index].control.last_verdict().cloned() else { return };
         let known = self.nodes[index].verdicts.last();

@@ -95,7 +95,7 @@ fn largest_parts_pass_and_longer_ones_are_refused_at_once() {
 }
 
 #[test]
-fn a_rank_may_start_the_next_exchange_before_it_collects_the_last() {
+fn a_rank_may_start_the_next_exchange_before_it_collects_the_previous_one() {
     let mut net = Net::linked(3, 1);
     for rank in [1, 2] {
         assert_eq!(net.nodes[rank].control.contribute(vec![1]), Ok(0));
@@ -240,7 +240,7 @@ fn a_rank_that_leaves_ends_only_exchanges_that_lack_its_part() {
 }
 
 #[test]
-fn any_ranks_may_die_at_once_and_all_deaths_are_reported() {
+fn any_ranks_may_die_together_and_all_deaths_are_reported() {
     let mut net = Net::linked(64, 5);
     // All neighbours of rank 0, and its next 32 successors.
     let dead: Vec<Rank> = (1..=32).chain([48, 56, 60, 62, 63]).collect();

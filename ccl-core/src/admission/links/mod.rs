@@ -450,8 +450,8 @@ impl MessageLinks {
         })
     }
 
-    /// Returns the address of the next message's payload of at most `slot_bytes`. The message must
-    /// have arrived. Its payload is in its slot, or where it was placed directly
+    /// Returns the address of the next message's payload, which has at most `slot_bytes` bytes. The
+    /// message must have arrived. Its payload is in its slot, or where it was placed directly
     /// ([`MessageLinks::prepost`], [`MessageLinks::receive_into`]). Null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
@@ -462,8 +462,8 @@ impl MessageLinks {
         }
     }
 
-    /// Returns the staging address for the next message's payload of at most `slot_bytes`. The
-    /// message must be writable. Null if there is no such link.
+    /// Returns the staging address for the next message's payload, which has at most `slot_bytes`
+    /// bytes. The message must be writable. Null if there is no such link.
     pub fn to_send(&mut self, link: Link) -> *mut u8 {
         self.link(link).map_or(std::ptr::null_mut(), |(peer, channel)| {
             peer.staging.payload(channel, peer.links[channel].1.staging())

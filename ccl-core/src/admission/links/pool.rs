@@ -18,7 +18,8 @@ use crate::execution::Link;
 pub(super) struct CreditPool {
     is_shared: bool,
     free: usize,
-    /// Links with preposted receives that have no credit yet, the next to be served first.
+    /// Links with preposted receives that have no credit yet, in the order in which the pool serves
+    /// them.
     asking: VecDeque<Link>,
     /// Links whose credits are to be announced.
     served: Vec<Link>,

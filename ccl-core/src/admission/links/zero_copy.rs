@@ -27,8 +27,9 @@ use crate::time::Instant;
 use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// Longest time that a call waits for acknowledgements before it ends, over a lane that can copy
-/// the payloads later. Such a copy takes about as long.
+/// Longest time that a call waits for acknowledgements before the call ends, over a lane that moves
+/// bytes late. After this time, [`MessageLinks::close`] copies the unacknowledged payloads. These
+/// copies take about as long as the wait.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// A buffer of the call.
@@ -233,8 +234,9 @@ impl MessageLinks {
         self.zero_copy.sends.iter().filter(move |_| !late).map(|send| send.link)
     }
 
-    /// Returns whether the call may end: its zero-copy sends are acknowledged, or the lane can
-    /// still copy their payloads and the call has waited for the usual time of these copies.
+    /// Returns whether the call may end: all its zero-copy sends are acknowledged, or the call has
+    /// waited long enough. Only a lane that moves bytes late allows the second case:
+    /// [`MessageLinks::close`] then copies the unacknowledged payloads to their staging slots.
     pub fn is_settled(&mut self, now: Instant) -> bool {
         if self.zero_copy.buffers.is_empty() {
             return true;

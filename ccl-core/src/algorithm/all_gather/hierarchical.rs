@@ -17,7 +17,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllGather,
     family: Family::Hierarchical,
     name: "hierarchical",
-    summary: "each block once to each other host, then to all ranks there; least bytes across",
+    summary: "each block once to each other host, then to all its ranks; least bytes between hosts",
     schedule,
     order: Order::None,
     steps: |hosts| across(hosts) + inside(hosts),

@@ -11,9 +11,9 @@
 //!          1   3 5   7
 //! ```
 //!
-//! The drawing shows half 0 for 8 ranks. With n ranks, the position of rank r in half 1 is that of
-//! rank n-1-r in half 0 if n is even, and that of rank r-1 (modulo n) if n is odd. The odd ranks
-//! are leaves in half 0 and inner nodes in half 1.
+//! The drawing shows half 0 for 8 ranks. In half 1, each rank r takes the position that another
+//! rank has in half 0: rank n-1-r if the number n of ranks is even, rank r-1 (modulo n) if n is
+//! odd. The odd ranks are leaves in half 0 and inner nodes in half 1.
 //!
 //! Steps: about 2 log2 n. Bytes sent per rank: at most twice the buffer. The reduction and the
 //! broadcast overlap, chunk after chunk. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree

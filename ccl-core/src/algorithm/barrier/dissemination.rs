@@ -7,9 +7,10 @@
 //!   round 2:  r hears from r-4          knows of 8
 //! ```
 //!
-//! After the first round, a rank sends the result of the previous round's fold, and so waits for
-//! the message of one round before it sends in the next. Steps: ⌈log2 n⌉, for any n. Source: D.
-//! Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", 1988.
+//! In every round but the first, a rank sends the result of the previous round's fold. So a rank
+//! waits for the message of each round before it sends in the next round. Steps: ⌈log2 n⌉, for any
+//! n. Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization",
+//! 1988.
 
 use crate::algorithm::common::{after, before, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -20,7 +20,8 @@ pub(in crate::algorithm) struct Run<const N: usize> {
 }
 
 impl<const N: usize> Run<N> {
-    /// Returns the current tuple as expressions of the counter of `dimension`.
+    /// Returns the tuple of the current iteration, as expressions in the loop counter of
+    /// `dimension`.
     pub(in crate::algorithm) fn at(&self, dimension: usize) -> [Affine; N] {
         std::array::from_fn(|of| Affine::constant(self.first[of]).step(dimension, self.steps[of]))
     }
@@ -89,7 +90,7 @@ impl Remote {
     }
 
     /// Returns `host` plus the current host's number minus the first host's number. `host` is the
-    /// first host's number, or the number of the cut of a share that the first host completes.
+    /// first host's number, or the part number of a cut that the first host completes.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }

@@ -13,12 +13,14 @@ pub(in crate::algorithm) fn before(rank: Rank, distance: u32, ranks: u32) -> Ran
     Affine::constant(rank).plus(-i64::from(distance)).modulo(ranks).eval(&[0; 3])
 }
 
-/// Returns `start`, `start + 1`, … on the circle of `ranks` as the counter of `dimension` grows.
+/// Returns an expression of the counter of `dimension`. The expression has the values `start`,
+/// `start + 1`, … on the circle of `ranks`.
 pub(in crate::algorithm) fn counting_up(start: Rank, dimension: usize, ranks: u32) -> Affine {
     Affine::constant(start).step(dimension, 1).modulo(ranks)
 }
 
-/// Returns `start`, `start - 1`, … on the circle of `ranks` as the counter of `dimension` grows.
+/// Returns an expression of the counter of `dimension`. The expression has the values `start`,
+/// `start - 1`, … on the circle of `ranks`.
 pub(in crate::algorithm) fn counting_down(start: Rank, dimension: usize, ranks: u32) -> Affine {
     Affine::constant(start).step(dimension, -1).modulo(ranks)
 }

@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::topology::Hosts;
 
-    /// Checks that every rank but the root is a child of exactly its parent, and that the tree is
-    /// connected.
+    /// Checks that only the root has no parent, that the lists of children agree with the parents,
+    /// and that the tree is connected.
     fn check(trees: &[Tree], root: Rank) {
         for (rank, tree) in (0..).zip(trees) {
             assert_eq!(tree.parent.is_none(), rank == root, "rank {rank}: {trees:?}");

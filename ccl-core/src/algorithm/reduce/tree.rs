@@ -10,8 +10,9 @@
 //!    7
 //! ```
 //!
-//! Each rank folds the sums of all its children at once, straight from their slots. Steps:
-//! ⌈log2 n⌉. Bytes sent per rank: the buffer; received by the root: log2 n times the buffer.
+//! Each rank folds the sums of all its children in one fold, which reads each sum in the slot where
+//! the sum arrived. Steps: ⌈log2 n⌉. Bytes sent per rank: the buffer; received by the root:
+//! ⌈log2 n⌉ times the buffer.
 
 use crate::algorithm::common::{Binomial, reduce_up, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -20,7 +20,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     family: Family::Hierarchical,
     name: "hierarchical",
-    summary: "each block folded inside each host, then sent across once; least bytes across",
+    summary: "each block folded inside each host, then sent once; least bytes between hosts",
     schedule,
     order: Order::Unspecified,
     steps: |hosts| across(hosts) + inside(hosts),

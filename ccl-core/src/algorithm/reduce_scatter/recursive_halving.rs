@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Let c be the largest power of two that is at most the number n of ranks. The ranks from c on, if
-//! any, are extra ranks: each gives its input to a partner first (rank c+j to rank j). Block c+j is
-//! always sent to the same rank as block j, and at the end to the extra rank. Steps: log2 c (two
-//! more with extra ranks). Bytes sent per rank: n-1 blocks (extra ranks: n blocks). Source: R.
-//! Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in
-//! MPICH", 2005.
+//! any, are extra ranks: each gives its input to a partner first (rank c+j to rank j). In the
+//! exchanges, block c+j goes to the same ranks as block j. At the end, rank j sends the sum of
+//! block c+j to rank c+j. Steps: log2 c (two more with extra ranks). Bytes sent per rank: n-1
+//! blocks (extra ranks: n blocks). Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization
+//! of collective communication operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,5 +1,5 @@
-//! Test driver that runs lowered programs through [`Execution`] on 64-bit sums, over links with few
-//! slots.
+//! Test driver that runs lowered programs through [`Execution`] on 64-bit integers, over links with
+//! few slots.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

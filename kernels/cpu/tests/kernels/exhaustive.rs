@@ -22,7 +22,10 @@ fn check(data_type: DataType, op: ReduceOp, arguments: (Scalar, u32), terms: &[&
         let kernel = Kernel::select_with(data_type, op, arguments.0, arguments.1, level);
         let result = fold(&kernel, terms, data_type.bytes(), true);
         let wrong = result.iter().zip(&expected).position(|(a, b)| a != b);
-        assert_eq!(wrong, None, "{data_type} {op} {level:?} {arguments:?}: first wrong byte");
+        assert_eq!(
+            wrong, None,
+            "{data_type} {op} {level:?} {arguments:?}: index of the first wrong byte"
+        );
     }
 }
 

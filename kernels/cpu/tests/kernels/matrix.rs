@@ -234,7 +234,7 @@ fn nothing_happens_without_terms_or_destinations() {
 }
 
 #[test]
-fn copies_copy_from_any_address_to_any_address() {
+fn bytes_are_copied_from_any_address_to_any_address() {
     let mut random = Random(7);
     let content: Vec<u8> = (0..100_003).map(|_| random.next() as u8).collect();
     for bytes in [0, 1, 63, 64, 4095, 4096, 4097, 8191, 100_003] {

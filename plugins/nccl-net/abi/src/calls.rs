@@ -98,8 +98,8 @@ pub type IsendV8 = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> NcclResult;
 
-/// Arguments: the communicator, a count, arrays of that many addresses, bytes, tags, registrations
-/// and profiler events, output for the request (null if the plugin cannot take the request now).
+/// Arguments: the communicator; a count; arrays of that many addresses, bytes, tags, registrations
+/// and profiler events; output for the request (null if the plugin cannot take the request now).
 pub type IrecvV12 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -131,8 +131,8 @@ pub type IrecvV8 = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> NcclResult;
 
-/// Arguments: the communicator, a count, arrays of that many addresses, bytes and registrations,
-/// output for the request: null if there is nothing to flush.
+/// Arguments: the communicator; a count; arrays of that many addresses, bytes and registrations;
+/// output for the request (null if there is nothing to flush).
 pub type Iflush = unsafe extern "C" fn(
     *mut c_void,
     c_int,

@@ -115,13 +115,13 @@ impl NcclResult {
 pub struct LogLevel(pub c_int);
 
 impl LogLevel {
-    /// Shown from `NCCL_DEBUG=VERSION` on.
+    /// Level of a line that NCCL shows with `NCCL_DEBUG=VERSION` and with every higher level.
     pub const VERSION: LogLevel = LogLevel(1);
-    /// Shown from `NCCL_DEBUG=WARN` on.
+    /// Level of a line that NCCL shows with `NCCL_DEBUG=WARN` and with every higher level.
     pub const WARN: LogLevel = LogLevel(2);
-    /// Shown from `NCCL_DEBUG=INFO` on.
+    /// Level of a line that NCCL shows with `NCCL_DEBUG=INFO` and with every higher level.
     pub const INFO: LogLevel = LogLevel(3);
-    /// Shown from `NCCL_DEBUG=TRACE` on, by an NCCL that was built for it.
+    /// Level of a line that NCCL shows with `NCCL_DEBUG=TRACE`, if it was built with tracing.
     pub const TRACE: LogLevel = LogLevel(5);
 }
 

@@ -67,8 +67,8 @@ pub(crate) struct Connection {
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
-    /// Device with which the caller's memory is registered. Over shared memory, this is another
-    /// device than `device`, which only takes memory that it has allocated itself.
+    /// Device with which the caller's memory is registered. Over shared memory, `mr_device` is not
+    /// `device`, since `device` can share only memory that it has allocated itself.
     pub(crate) mr_device: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
@@ -245,7 +245,7 @@ impl Connection {
     }
 
     /// Tells the lane that the next poll may be much later. The lane then acknowledges long puts at
-    /// once: the peer may be waiting to reuse their memory.
+    /// once: the peer may be waiting to reuse the memory of these puts.
     pub(crate) fn flush_acknowledgements(&mut self, now: Instant) {
         self.lane.flush_acknowledgements(now);
     }

@@ -30,7 +30,7 @@ pub(crate) struct Guess {
 }
 
 impl Guess {
-    /// Returns whether a message of `bytes` bytes was redirected past the slot.
+    /// Returns whether a message of `bytes` bytes was redirected to the buffer.
     pub(crate) fn took(&self, bytes: usize) -> bool {
         // The lane does not redirect messages that are longer than the buffer.
         bytes > 0 && self.into.as_ref().is_some_and(|into| bytes <= into.bytes)
@@ -146,8 +146,9 @@ impl Expected {
         found.map_or(Ok(()), |slot| self.release(connection, slot))
     }
 
-    /// Drops all guesses. New guesses begin after slot `last` or, if it is none, at the oldest
-    /// dropped guess. The caller must have taken all events. Returns whether there was any guess.
+    /// Drops all guesses. New guesses begin after slot `last` or, if `last` is none, at the slot of
+    /// the oldest dropped guess. The caller must have taken all events. Returns whether there was
+    /// any guess.
     pub(crate) fn clear(
         &mut self,
         connection: &mut Connection,

@@ -23,7 +23,8 @@ use crate::table::{Id, RequestId};
 /// peer's ring of records.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations that the peer may know before deregistered ones are withdrawn.
+/// Number of registrations known to the peer at which [`Receiver::forget_gone`] begins to withdraw
+/// deregistered ones.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
 /// withheld, because short messages arrive in slots without it. But the sender's message may be
@@ -490,8 +491,8 @@ impl Receiver {
         }
     }
 
-    /// Drops all guesses. New guesses begin after slot `last` or, if it is none, at the oldest
-    /// dropped guess.
+    /// Drops all guesses. New guesses begin after slot `last` or, if `last` is none, at the slot of
+    /// the oldest dropped guess.
     fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
         self.unexpected = self.withheld;
         if self.expected.clear(&mut self.connection, last)? {

@@ -115,7 +115,8 @@ pub(crate) struct Sender {
     ring: OwnedMemory,
     /// Memory that chunks are sent from, slot by slot.
     staging: OwnedMemory,
-    /// Set of slots of `staging` that are being sent from.
+    /// Set of slots, as bits, for which the put of a chunk is not done yet. Unless the slots are
+    /// mapped, the put reads the same slot of `staging`.
     busy: u32,
     /// Index of the request that is being sent zero-copy to each slot; none for a slot without such
     /// a send.
@@ -475,9 +476,9 @@ impl Sender {
                 // The staging memory has the same layout as the slots.
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
                     self.connection.abort(&format!(
-                        "it has {count} slots of {bytes} bytes, and this side has {} of {} bytes; \
-                         set FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES to the same values on \
-                         all hosts",
+                        "it has {count} slots of {bytes} bytes, but this side has {} slots of {} \
+                         bytes; set FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES to the same \
+                         values on all hosts",
                         own.slots(),
                         own.slot_bytes
                     ));
@@ -538,9 +539,10 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Slots reserved for messages that have a CTS. If the device redirects, the receiver sends
-        // no CTS for a group whose buffers all fit into a slot, as long as messages arrive in the
-        // expected slots. So fewer messages have a CTS, and fewer slots are reserved.
+        // Some slots are reserved for messages that have a CTS. If the device redirects, the
+        // receiver sends no CTS for a group if each of its buffers fits into a slot, as long as
+        // messages arrive in the expected slots. So fewer messages have a CTS, and fewer slots are
+        // reserved.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes

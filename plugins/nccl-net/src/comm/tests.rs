@@ -176,7 +176,8 @@ struct Traffic<'t> {
     messages: &'t [Message],
     source: Arc<Mr>,
     sink: (Id, Arc<Mr>),
-    /// Number of messages that have been sent in order; those in `early` have been sent, too.
+    /// Index before which all messages have been sent. Of the other messages, those with an index
+    /// in `early` have been sent, too.
     sent: usize,
     early: Vec<usize>,
     /// Number of buffers that have been posted.

@@ -30,11 +30,12 @@ pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receive {
     pub(crate) tag: i32,
-    /// Number among all buffers with that tag, modulo 2^32; the message has the same number.
+    /// Index among all buffers with this tag, modulo 2^32. The message for the buffer has the same
+    /// index among all messages with this tag.
     pub(crate) ordinal: u32,
     /// The receiver's number for the memory, or [`THROUGH_SLOTS`].
     pub(crate) memory: u32,
-    /// First byte in that memory; 48 bits.
+    /// Offset of the buffer in that memory; 48 bits.
     pub(crate) offset: u64,
     /// Bytes that the buffer has room for; 48 bits.
     pub(crate) bytes: u64,
@@ -87,7 +88,7 @@ impl Record {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct RecordLayout {
-    /// Number of the group, in the low bits, and number of its buffers.
+    /// Number of the group in the low 26 bits; count of its buffers in the other bits.
     word: u32,
     sum: u32,
     entries: [Entry; GROUP_MAX],
@@ -134,9 +135,9 @@ fn sum(record: &[u8]) -> u32 {
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) tag: i32,
-    /// Number among all messages with that tag, modulo 2^32.
+    /// Index among all messages with this tag, modulo 2^32.
     pub(crate) ordinal: u32,
-    /// First byte of the chunk in the message.
+    /// Offset of the chunk in the message.
     pub(crate) at: u64,
     /// Bytes of the chunk.
     pub(crate) bytes: u64,

@@ -222,8 +222,8 @@ pub(super) unsafe extern "C" fn register(
     })
 }
 
-/// Registers memory with a DMA-BUF descriptor. Host memory is registered by its address; GPU memory
-/// is declined, as the properties announce.
+/// Registers memory that has a DMA-BUF descriptor. The descriptor is not used: host memory is
+/// registered by its address, and GPU memory is declined, as the properties announce.
 pub(super) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,

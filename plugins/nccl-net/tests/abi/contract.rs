@@ -102,7 +102,8 @@ fn groups_match_by_tag_and_a_message_without_a_receive_blocks_no_other() {
     let early: Vec<_> = (0..40).map(|at| pair.isend(at * 100, 100, 9)).collect();
     let group: Vec<_> = (0..8).map(|at| (at * 30_000, 30_000, at as c_int % 4)).collect();
     let receive = pair.irecv(&group);
-    // Tags in another order; equal tags match in sending order.
+    // The order of the messages differs from the order of their buffers. Of the two messages of a
+    // tag, the one that is sent first is for the first buffer with this tag.
     let order = [3, 1, 0, 2, 7, 6, 5, 4];
     let sent: Vec<_> = order.map(|at| pair.isend(at * 30_000, 20_000 + at, at as c_int % 4)).into();
     let mut sizes = Vec::new();

@@ -195,7 +195,7 @@ fn a_flush_that_never_completes_is_observed() {
 }
 
 #[test]
-fn an_irecv_consumed_call_that_ends_a_later_request_is_observed() {
+fn a_call_of_irecv_consumed_that_ends_a_later_request_is_observed() {
     check(Fault::ConsumedFrees, |rig| {
         let (first, _) = rig.irecv(&[(1, 1)]);
         rig.isend(vec![7], 1).unwrap();

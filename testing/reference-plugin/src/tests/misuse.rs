@@ -1,4 +1,4 @@
-//! Tests that misuse causes errors, not crashes, and that strangers do no harm.
+//! Tests of misuse, which must cause errors and no crash, and of strangers, which must do no harm.
 
 use std::io::Write;
 use std::net::TcpStream;

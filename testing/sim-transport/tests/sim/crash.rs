@@ -30,7 +30,9 @@ fn check_survivors(
                 ));
             }
             Outcome::Crashed if rank as u32 == dead => {}
-            Outcome::Crashed => return Err(format!("rank {rank} crashed; only rank {dead} may")),
+            Outcome::Crashed => {
+                return Err(format!("rank {rank} crashed, but the test crashes only rank {dead}"));
+            }
         }
     }
     Ok(failed)
@@ -69,7 +71,7 @@ fn survivors_end_with_a_result_or_an_error_that_names_the_dead() {
         Ok(())
     });
     println!("{failures} of {runs} crashes made a survivor fail");
-    assert!(runs == 1 || failures * 3 > runs, "{failures} of {runs} crashes made a survivor fail");
+    assert!(runs == 1 || failures * 3 > runs, "only {failures} of {runs} crashes caused a failure");
 }
 
 #[test]

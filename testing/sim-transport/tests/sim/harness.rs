@@ -140,7 +140,7 @@ impl Job {
         Seat { collective, rank, ranks: self.ranks, root: self.root }
     }
 
-    /// Returns the bytes of the rank's input and output.
+    /// Returns the lengths of the rank's input and output, in bytes.
     fn bytes(&self, rank: Rank) -> (usize, usize) {
         let (seat, (input, output)) = (self.seat(rank), self.layouts(rank, 1));
         let (inputs, outputs) = seat.blocks();
@@ -266,8 +266,8 @@ pub(crate) fn prepare(
     ports.bind(call);
     let lengths = job.bytes(rank);
     let buffers_of = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
-    // SAFETY: as above. Links without zero copy ignore these buffers. Links with zero copy are
-    // closed by `operate` at the latest, while the buffers still live.
+    // SAFETY: as above. Links without zero copy ignore these buffers. The callers close or drop
+    // links with zero copy while the buffers still live.
     unsafe { ports.open(buffers_of.into_iter()) };
     (execution, ports, buffers)
 }

@@ -109,8 +109,8 @@ fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
     assert!(seen >= 3 * 12, "only {seen} runs were compared");
 }
 
-/// The order of the terms changes the bits of float sums of the test data: otherwise equal bits in
-/// the other tests would prove nothing.
+/// Checks that the order of the terms changes the bits of float sums of the test data. If the
+/// order changed no bits, equal bits in the other tests would prove nothing.
 #[test]
 fn other_orders_give_other_bits() {
     for data_type in [DataType::Float32, DataType::Float64, DataType::Bfloat16] {

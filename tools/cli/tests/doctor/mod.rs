@@ -17,7 +17,8 @@ fn ferroccl(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     command.env_clear().envs(variables.iter().copied()).args(arguments).output().unwrap()
 }
 
-/// Returns the exit status and the findings: check, verdict, subject, evidence with remedy.
+/// Returns the exit status and the findings. A finding is four texts: its check, its verdict, its
+/// subject, and its evidence with its remedy.
 fn examine(machine: &Machine, variables: &[(&str, &str)]) -> (i32, Vec<[String; 4]>) {
     let root = machine.0.to_str().unwrap();
     let Output { status, stdout, stderr } =
@@ -522,7 +523,7 @@ fn only_harmful_settings_are_reported() {
     assert!(found.iter().any(|[check, verdict, .., said]| {
         check == "gpu-memory" && verdict == "ok" && said.contains("dma-buf")
     }));
-    // A port that is not selected may be down.
+    // A port that is down is reported only if it is selected.
     let machine = Machine::healthy();
     machine.write(&format!("{PORT}/state"), "1: DOWN\n");
     machine.write(&format!("{PORT}/phys_state"), "2: Polling\n");
@@ -536,7 +537,7 @@ fn only_harmful_settings_are_reported() {
     let (status, found) = examine(&machine, &[]);
     assert_eq!(status, 0, "{found:?}");
     assert!(found.iter().any(|[.., said]| said.contains("devices: mlx5_0, below")));
-    // A card that is the only one below its root port: packets to no other card can be redirected.
+    // With only one card below a root port, ACS has no traffic between cards to redirect there.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(0x1d));
     machine.remove("sys/bus/pci/devices/0000:14:00.0");
@@ -547,7 +548,7 @@ fn only_harmful_settings_are_reported() {
     assert!(quiet(&machine));
     machine.link("sys/bus/pci/devices/0000:14:00.0", NIC);
     assert!(!quiet(&machine));
-    // SrcValid, an ACS setting, makes a bridge check the sender of packets: it redirects no packet.
+    // The ACS setting SrcValid makes a bridge check the sender of packets, but redirects no packet.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(1));
     assert_eq!(examine(&machine, &[]).0, 0);
@@ -677,7 +678,7 @@ fn an_open_port_is_ok_a_closed_one_a_warning_and_an_unknown_host_a_fault() {
 }
 
 #[test]
-fn the_examples_of_its_help_work() {
+fn the_examples_of_the_help_work() {
     let help = String::from_utf8(ferroccl(&["doctor", "--help"], &[]).stdout).unwrap();
     let examples: Vec<_> =
         help.lines().filter_map(|line| line.strip_prefix("  ferroccl ")).collect();

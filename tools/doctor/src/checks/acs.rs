@@ -22,7 +22,8 @@ const BITS: [(u16, &str); 7] = [
     (32, "EgressCtrl"),
     (64, "DirectTrans"),
 ];
-/// Bits that send requests and completions of peers upwards.
+/// Bits that redirect traffic between the devices below a bridge: with any of these bits set, this
+/// traffic goes through the processor.
 const REDIRECTS: u16 = 4 | 8 | 32;
 
 /// ACS state that a bridge's configuration shows.
@@ -62,8 +63,8 @@ fn control(config: &[u8]) -> Control {
     Control::None
 }
 
-/// Returns whether there is only one card below a root port. Its traffic to other cards then goes
-/// through the processor in any case.
+/// Returns whether there is only one card below a root port. The traffic between such a card and
+/// other cards goes through the processor in any case.
 fn is_alone(host: &Host, root: &str) -> bool {
     let bus = "/sys/bus/pci/devices";
     let mut cards = BTreeSet::new();

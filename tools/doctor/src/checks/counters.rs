@@ -90,9 +90,10 @@ fn losses_of(host: &Host, port: &Port) -> Finding {
         Some(packets) => format!("{}; packets received: {packets}", risen.join("; ")),
         None => risen.join("; "),
     };
-    let remedy = "the counters run since the driver was loaded: see whether they rise while a job \
-                  runs. For wrong bits and lost links, check cable and transceiver. If RoCE \
-                  loses packets, PFC or ECN is not set alike on hosts and switches";
+    let remedy = "the counters count from the time when the driver was loaded: see whether they \
+                  rise while a job runs. For wrong bits and lost links, check cable and \
+                  transceiver. If RoCE loses packets, PFC or ECN is not set alike on hosts and \
+                  switches";
     let often = packets.filter(|packets| *packets > 0).is_some_and(|packets| {
         u128::from(most) * 1_000_000 > u128::from(packets) * u128::from(BAD_PER_MILLION)
     });

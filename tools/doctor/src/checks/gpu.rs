@@ -132,8 +132,9 @@ fn of_nvidia(host: &Host) -> Finding {
     }
 }
 
-/// Returns the evidence that NVIDIA's driver and the kernel provide dma-bufs. If they do not, the
-/// error has the reason and `false`. If that is unknown, the error has the reason and `true`.
+/// Returns the evidence that NVIDIA's driver and the kernel provide dma-bufs. The error is `false`
+/// with the reason why they provide none, or `true` with the reason why it is unknown whether they
+/// provide any.
 fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version(&release).is_some_and(|kernel| kernel < (5, 12)) {

@@ -183,7 +183,7 @@ fn several_nccl(host: &Host) -> Option<Finding> {
 }
 
 /// Returns advice if there are several versions of libfabric: their providers and the providers'
-/// settings differ, so two ranks that load different ones may refuse each other.
+/// settings differ, so two ranks that load different versions may refuse each other.
 fn several_libfabric(host: &Host) -> Option<Finding> {
     let remedy = "set LD_LIBRARY_PATH so that all ranks load the same version; `ferroccl doctor \
                   --ofi` shows the providers of the loaded version";

@@ -70,8 +70,8 @@ checks! {
         "MTU of RoCE interfaces (whether packets carry 4096 bytes, and whether all these MTUs are \
          equal) and of other fast interfaces";
     "rdma-counters", counters::losses,
-        "counters and hw_counters of errors, losses and retransmissions, against the packets \
-         received";
+        "counters and hw_counters of errors, losses and retransmissions, compared with the \
+         packets received";
     "pfc-ecn", counters::congestion,
         "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and the interface driver's \
          counters of pause frames";

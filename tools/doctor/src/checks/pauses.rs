@@ -12,9 +12,10 @@ pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     }
 }
 
-/// Returns the nonzero per-priority pause counters, a line each. They are recognized by their usual
-/// names (`rx_prio3_pause`, `tx_pfc_frames_prio3`). If all of them are zero, returns one line that
-/// says that no pause was counted; if there are no such counters, returns no line.
+/// Returns a line for each per-priority pause counter that is not zero. If all such counters are
+/// zero, returns one line that says that no pause was counted; if the driver has no such counter,
+/// returns no line. Per-priority pause counters are found by their usual names (`rx_prio3_pause`,
+/// `tx_pfc_frames_prio3`).
 fn tell(counters: &[(String, u64)]) -> Vec<String> {
     let is_pause = |name: &str| {
         let by_priority = name.contains("prio") || name.contains("pfc") || name.contains("ctrl");

@@ -14,7 +14,7 @@ const PAYLOAD_BYTES_MAX: u32 = 4096;
 /// Largest number of rows of a port's GID table that are read.
 const ROWS_MAX: usize = 1024;
 
-const NONE: &str = "there is no RDMA device here; ranks of several hosts talk over TCP";
+const NONE: &str = "there is no RDMA device here; ranks on different hosts talk over TCP";
 
 /// Returns all ports.
 pub(super) fn all(host: &Host) -> Vec<Port> {

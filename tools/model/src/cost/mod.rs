@@ -4,9 +4,9 @@
 //! questions in text form ([`ask`]).
 //!
 //! All values are plain numbers: bytes, bytes per second in one direction, seconds; a GB is 10⁹
-//! bytes. Only [`curve`], [`nccl`] and [`protocols`] model latency; the other formulas are bounds
-//! by bandwidth. If a source rounds a factor away, a second function has the rounded formula; each
-//! function names its formula.
+//! bytes. Only [`curve`], [`nccl`] and [`protocols`] model latency; the other formulas treat a
+//! transfer as bound by bandwidth alone. If a source rounds a factor away, a second function has
+//! the rounded formula; each function names its formula.
 //!
 //! Short names of the sources:
 //!

@@ -509,7 +509,7 @@ struct ShownCall {
 
 /// Largest number of calls that are shown to people; further calls are only counted.
 const SHOWN_MAX: usize = 50;
-/// Largest number of members that are shown of a group.
+/// Largest number of a group's members that are shown.
 const SHOWN_MEMBERS: usize = 16;
 
 impl Job {
@@ -672,7 +672,8 @@ fn whole_prefix(given: &str) -> Result<String, String> {
     }
 }
 
-/// Returns the number of ranks, after checking that ranks 0 to the last all have a file.
+/// Returns the number of ranks: the highest rank that has a file, plus 1. Returns an error if a
+/// lower rank has no file.
 fn ranks_of(prefix: &str) -> Result<u32, String> {
     let path = PathBuf::from(prefix);
     let stem = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -696,7 +697,8 @@ fn ranks_of(prefix: &str) -> Result<u32, String> {
     let missing = || (0..last).filter(|rank| !ranks.contains(rank));
     if let Some(first) = missing().next() {
         return Err(format!(
-            "{} is missing: of ranks 0 to {last}, {} have no trace; copy the missing traces here",
+            "{} is missing; number of ranks from 0 to {last} without a trace: {}; copy the missing \
+             traces here",
             path_of(prefix, first),
             missing().count()
         ));

@@ -55,8 +55,8 @@ struct Operation {
 pub struct Recorded {
     /// Collectives and messages, by rank.
     pub job: Job,
-    /// Number of groups of sends and receives that are left out, because their peers or the calls
-    /// of their peers are unknown.
+    /// Number of groups of sends and receives that are left out. All groups of a communicator are
+    /// left out if its recordings lack a call, or the peers of any group.
     pub messages: u64,
     /// True if calls are missing: a dump has only the last calls of its rank.
     pub is_cut: bool,

@@ -148,12 +148,12 @@ impl Found<'_> {
     }
 
     /// Puts a device into the PCIe tree that its path describes; a software device goes under a
-    /// node.
+    /// NUMA node.
     fn place(&mut self, device: &Device, name: String, kind: Kind) -> usize {
         // The NUMA node that the device names, or else the machine's only node.
         let named = device.locality.numa_node.and_then(|node| self.nodes.get(&node).copied());
         let node = named.or_else(|| self.only_node());
-        // A software device goes under the first node.
+        // A software device that names no known node goes under the machine's first node.
         let first = || self.nodes.values().next().copied().filter(|_| device.card().is_none());
         let node = node.or_else(first);
         let pci = device.address().and_then(pci_address);

@@ -30,7 +30,7 @@ pub struct Tier {
     pub switches: u32,
     /// Wiring between the switches and the children below.
     pub wiring: Wiring,
-    /// Number of cables between a switch and each NIC or switch below that it is wired to.
+    /// Number of cables between a switch and each NIC or switch below, if the two are wired.
     pub cables: u32,
     /// Bytes per second of one cable, in one direction.
     pub bytes_per_s: f64,

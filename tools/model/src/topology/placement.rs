@@ -76,7 +76,7 @@ pub fn place(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Vec<Rank> {
             order[*place] = *rank;
         }
     };
-    // Highest groups first, hosts last.
+    // The levels are the tiers, from the highest down, and then the hosts.
     let levels = fabric.tiers.len() + 1;
     let mut open = vec![(0, places, as_given.clone())];
     while let Some((level, places, ranks)) = open.pop() {
@@ -245,7 +245,7 @@ impl<'t> Division<'t> {
     }
 
     /// Returns by how much the bytes between groups shrink if the two ranks swap groups. A result
-    /// of 0 or less may be above the true value, which is then also 0 or less.
+    /// of 0 or less is only an upper bound of the true value.
     fn gain(&self, one: usize, other: usize) -> i128 {
         let (Some(here), Some(there)) = (self.group[one], self.group[other]) else { return 0 };
         if here == there {

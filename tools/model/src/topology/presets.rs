@@ -29,7 +29,11 @@ impl Preset {
 pub const ALL: &[Preset] = &[
     Preset { name: "a100", about: "DGX A100: 8 GPUs, 8 NICs of 200 Gb/s", make: || single("a100") },
     Preset { name: "h100", about: "DGX H100: 8 GPUs, 8 NICs of 400 Gb/s", make: || single("h100") },
-    Preset { name: "h200", about: "DGX H200: links as H100", make: || single("h200") },
+    Preset {
+        name: "h200",
+        about: "DGX H200: the same links as a DGX H100",
+        make: || single("h200"),
+    },
     Preset { name: "b200", about: "DGX B200: 8 GPUs, 8 NICs of 400 Gb/s", make: || single("b200") },
     Preset {
         name: "nvl72",
@@ -48,7 +52,7 @@ pub const ALL: &[Preset] = &[
     },
     Preset {
         name: "superpod-256",
-        about: "DGX SuperPOD of one unit: 32 DGX H100 on 8 leaf switches, one per rail, 4 spines",
+        about: "DGX SuperPOD of one unit: 32 DGX H100, 8 leaf switches (one per rail), 4 spines",
         make: || clustered("h100", 32, unit(&[spine(1, 4, 8)])),
     },
     Preset {

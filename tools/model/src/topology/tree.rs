@@ -93,7 +93,8 @@ pub(super) fn items(topology: &Topology) -> Item {
     root
 }
 
-/// Returns the number of switches of each name, if the topology has tiers.
+/// Lists the switches as text: the number of each kind, and the total. Returns None if the topology
+/// has no tiers.
 fn switches(topology: &Topology) -> Option<String> {
     let fabric = &topology.fabric;
     let nvswitches = |machine: usize| {

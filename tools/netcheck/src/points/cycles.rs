@@ -145,8 +145,8 @@ fn dlclose(side: &Side) -> Outcome {
         // A thread that still runs in unmapped code crashes now.
         std::thread::sleep(Duration::from_millis(300));
         std::thread::scope(|scope| {
-            // A thread that ends calls the functions that libraries registered for that event. A
-            // call of a function in unmapped code crashes now.
+            // This thread ends at once, and runs the functions that libraries registered for the
+            // end of a thread. If the code of such a function is unmapped, the call crashes now.
             scope.spawn(|| ());
         });
     }

@@ -20,9 +20,9 @@ const MESSAGES: usize = 8;
 /// Bytes of a message, unless [`ROUNDS`] or [`LONG_BYTES`] gives its length.
 const BYTES: usize = 512 << 10;
 
-/// Bytes of each message, by round. All messages of the first round together fit into socket
-/// buffers. Those of the second exceed the receiver's buffer; those of the third, the buffers of
-/// both sides.
+/// Bytes of each message, by round. Together, the messages of the first round fit into socket
+/// buffers; the messages of the second round exceed the receiver's buffer; the messages of the
+/// third round exceed the buffers of both sides.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
 /// Time for sends to complete while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
@@ -42,7 +42,8 @@ pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
     },
 );
 
-/// Posts receives, is stopped while the sender sends and closes, and verifies all messages.
+/// Posts receives, and verifies all messages after the sender has closed. The sender stops this
+/// process before the first send.
 fn receive_late(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;
@@ -65,8 +66,8 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
     side.barrier()
 }
 
-/// Sends to a stopped process, and closes as soon as all sends are done. Resumes the process after
-/// the close, or earlier if the sends do not complete while it is stopped.
+/// Stops the receiver's process, sends to it, and closes as soon as all sends are done. Resumes the
+/// process after the close, or earlier if the sends do not complete within [`STOPPED`].
 fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;

@@ -28,7 +28,8 @@ pub(crate) struct Point {
     pub(crate) kind: Kind,
     /// Time limit of the point, as a multiple of the user's time limit (`--timeout`).
     pub(crate) patience: u32,
-    /// Name of the point that must pass before this one can.
+    /// Name of the point, if any, that this point depends on. This point is not tried if that point
+    /// failed or was skipped.
     pub(crate) depends_on: Option<&'static str>,
     /// Test of the point.
     pub(crate) act: Act,

@@ -260,9 +260,9 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
             let start = at % AT_ONCE * STRIDE;
             let slot = memory.memory.part(start..start + STRIDE);
             slot.verify(at as u64, BYTES, BYTES)?;
-            // As can happen in NCCL, a new receive is posted after this one is done and before
-            // irecvConsumed is called for this one. So the plugin may give the new request the
-            // same pointer.
+            // A new receive is posted before irecvConsumed is called for message `at`, as can
+            // happen in NCCL. The plugin may give the new receive the request pointer of message
+            // `at`, because the receive of message `at` is done.
             if at + AT_ONCE < CONSUMED {
                 requests.push_back(post(at + AT_ONCE)?);
             }

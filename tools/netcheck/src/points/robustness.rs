@@ -87,10 +87,13 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
         let net = side.net()?;
         let count = net.devices()?;
         for device in [-1, count, i32::MAX] {
-            side.step(&format!("getProperties, listen and connect for device {device} of {count}"));
+            side.step(&format!("getProperties, listen, connect for the missing device {device}"));
             let refusal = |call: &str, is_refused: bool| {
                 demand(is_refused, || {
-                    format!("{call} succeeded for device {device}; the plugin has {count}")
+                    format!(
+                        "{call} succeeded for the missing device {device}; the number of devices \
+                         is {count}"
+                    )
                 })
             };
             let net = net.on(device);

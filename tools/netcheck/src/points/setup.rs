@@ -145,8 +145,8 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
     wrong.chain(wrong_pci_path(properties.pci_path.as_deref())).collect()
 }
 
-/// Returns the defect of a device's PCI path, if any. NCCL attaches devices that are not on the PCI
-/// bus to the first processor, so their paths need no bus id.
+/// Returns the defect of a device's PCI path, if any. The path of a device on the PCI bus must end
+/// in a bus id. Other paths need no bus id: NCCL attaches their devices to the first processor.
 fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     let path = path?;
     let place = Path::new(path);

@@ -38,7 +38,7 @@ pub struct Place<'a> {
     pub counts: &'a Counts,
     /// Root, if the collective has one.
     pub root: Rank,
-    /// Number of this rank.
+    /// This rank, from 0 to `ranks - 1`.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u32,

@@ -57,7 +57,8 @@ pub fn premul_factor(rank: Rank) -> u64 {
     1 + u64::from(rank % 2)
 }
 
-/// Returns the factor of a rank as a call takes it: the bytes of one element, then zeros.
+/// Returns the factor of a rank, in the form that a call takes: the bytes of one element, then
+/// zeros.
 #[must_use]
 pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
     let factor = premul_factor(rank);

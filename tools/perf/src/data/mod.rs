@@ -1,6 +1,6 @@
-//! Data with a known correct result: inputs computed from rank, element and
-//! [repetition](generate::Recipe::repetition), expected outputs that each rank computes by itself,
-//! and the comparison.
+//! Data with a known correct result. Each element of an input is computed from the rank, the index
+//! of the element, and the [repetition](generate::Recipe::repetition). So each rank can compute its
+//! expected output by itself, and compares its actual output with the expected one.
 //!
 //! Reductions get values for which every order of combining, with or without rounding in between,
 //! gives the same bits. So a wrong element is always a mistake and never rounding; the only

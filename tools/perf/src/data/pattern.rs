@@ -1,15 +1,17 @@
 //! Fast generation and comparison of elements. The data repeat after a prime number of elements, so
 //! one table per stream (the input of a rank or of a pair of ranks, or the reduction) is enough to
 //! fill and to compare buffers of any length with `memcpy` and `memcmp`. A misplaced block is
-//! detected unless its displacement is a multiple of the period. The period is prime, so it divides
-//! a displacement of k chunks (or blocks) of c elements each only if it divides k or c.
+//! detected unless its displacement is a multiple of the period. A displacement by k chunks (or
+//! blocks) of c elements is k × c elements. The period is prime, so it divides k × c only if it
+//! divides k or c.
 
 use super::check::accepts;
 use super::format::push_element;
 use super::generate::{Expected, Recipe};
 
-/// Returns the number of elements after which the data repeat. The period is shorter for many
-/// ranks: each rank computes a table of the reduction, in a time that grows with the ranks' number.
+/// Returns the number of elements after which the data repeat. The period is shorter if there are
+/// more than 64 ranks: each rank computes a table of the reduction, and the time for each element
+/// of this table grows with the number of ranks.
 #[must_use]
 pub fn period(ranks: u32) -> usize {
     if ranks <= 64 { 65_521 } else { 4_093 }

@@ -54,7 +54,8 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<Vec<Comparison>, SubjectError> {
     let (Choice::One(data_type), Choice::One(op)) = (options.data_type, options.op) else {
-        let problem = "this program compares one type and one operator; -d and -o cannot be all";
+        let problem =
+            "this program compares one type and one operator; -d and -o do not take 'all'";
         return Err(Refused(problem.to_owned()).into());
     };
     let pieces = extra.pieces as usize;

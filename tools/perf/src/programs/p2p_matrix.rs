@@ -77,8 +77,8 @@ impl Extra {
         Ok(old)
     }
 
-    /// Reads the baseline to compare with, if one is given. Checks that its rounds and those of
-    /// this run are enough.
+    /// Reads the baseline to compare with, if one is given. Checks that the rounds of the baseline
+    /// and the rounds of this run are enough to detect slower paths.
     fn read(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
         let rounds = self.rounds() as usize;
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());

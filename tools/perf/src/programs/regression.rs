@@ -30,8 +30,8 @@ pub struct Change {
     pub now_us: f64,
     /// Median of the ratios of each time now to each time in the baseline.
     pub ratio: f64,
-    /// Probability, if nothing has changed, of new times that exceed the old times by at least as
-    /// much as the measured new times do; corrected for the number of tests.
+    /// One-sided p-value of [`RankTest::longer`] for these times, corrected by [`holm`] for the
+    /// number of tests.
     pub p: f64,
     /// True if the time is longer by more than is allowed, and `p` is at most [`ALARM_RATE`].
     pub is_slower: bool,

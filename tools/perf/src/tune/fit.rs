@@ -8,7 +8,8 @@ use ccl_core::cost::walk::Model;
 /// Largest factor by which fitting may change a figure.
 const DRIFT: f64 = 100.0;
 
-/// Factors by which a figure changes in one step: one factor for each round over all figures.
+/// Factors, one for each round over all figures. In a round, each step multiplies or divides a
+/// figure by the round's factor.
 const STEPS: [f64; 7] = [4.0, 2.0, 2.0, 1.5, 1.3, 1.15, 1.07];
 
 /// Call with its measured time.

@@ -29,8 +29,8 @@ pub struct Predicted {
 ///
 /// # Errors
 ///
-/// When the table has no model, there are no ranks or too many, or the hosts do not have equally
-/// many ranks; when a value is invalid, or its tunable is not in the model.
+/// When the table has no model; when the number of ranks is 0 or too large, or is not a multiple of
+/// the number of hosts; when a value is invalid, or its tunable is not in the model.
 pub fn add_predictions(
     tuning: &mut Tuning,
     among: Predicted,

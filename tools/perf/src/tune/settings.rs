@@ -153,9 +153,9 @@ impl Candidate {
     }
 }
 
-/// Returns, for each value but the first, the time of calls with this value divided by their time
-/// with the first value: the geometric mean over all collectives and sizes. The library chooses the
-/// algorithm of each call.
+/// Returns one ratio for each value but the first: the time of a call with this value, divided by
+/// the time of the same call with the first value. A ratio is the geometric mean over all
+/// collectives and sizes. The library chooses the algorithm of each call.
 fn ratios(request: &TuneRequest, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
     let mut memory = Memory::new(request.max_bytes, request.max_bytes)?;
     let points = request

@@ -11,7 +11,8 @@ pub(super) trait Ends {
     fn has_credit(&mut self) -> bool;
     /// Sends the next message and returns its number.
     fn send(&mut self, bytes: usize) -> u64;
-    /// Records that a message has arrived; its sender may reuse the memory that held the message.
+    /// Records that a message has arrived. The sender may then reuse the memory from which the
+    /// message was sent.
     fn arrive(&mut self, number: u64);
     /// Returns whether the next message in order has arrived.
     fn is_there(&self) -> bool;
@@ -22,7 +23,7 @@ pub(super) trait Ends {
     fn credit(&mut self, below: u64);
 }
 
-/// Ends that use the real state machines of admission.
+/// Both ends of a link, as the real state machines of admission.
 #[derive(Debug)]
 pub(super) struct Admitted {
     sender: Sender,
@@ -60,8 +61,8 @@ impl Ends for Admitted {
     }
 }
 
-/// Ends as counters that wrap. They take only 20 bytes, since there may be millions of links. There
-/// are at most 32 slots.
+/// Both ends of a link, as counters that wrap around. The counters take only 20 bytes, because a
+/// run can have millions of links. A link has at most 32 slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     sent: u32,

@@ -28,8 +28,8 @@ use crate::workload::{Call, ELEMENT_BYTES};
 pub struct Folding {
     /// Ranks in all.
     pub ranks: u32,
-    /// Number of simulated ranks, the first ones. Each stands for all ranks at multiples of this
-    /// distance from it.
+    /// Number of simulated ranks, which are the first ones. Each simulated rank stands for all
+    /// ranks at multiples of the stride from it.
     pub stride: u32,
 }
 
@@ -64,9 +64,9 @@ impl Folding {
         }
         let plan = network.plan();
         let (fabric, hosts) = (&plan.fabric, plan.hosts);
-        // The stride is the number of ranks of a whole group (all hosts that one set of switches
-        // joins) of the tier before the last, or of a host if there is at most one tier. All groups
-        // of this tier must be full.
+        // The stride is the number of ranks of a group of the tier before the last. A group is all
+        // hosts that one set of switches joins; with at most one tier, a group is one host. All
+        // groups must be full.
         let group = fabric.tiers.len().checked_sub(2).map_or(1, |tier| fabric.hosts_in_group(tier));
         let group = u32::try_from(group).unwrap_or(u32::MAX);
         if group == 0 || !hosts.is_multiple_of(group) {

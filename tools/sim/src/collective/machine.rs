@@ -39,7 +39,8 @@ struct Cursor {
     recvs: Vec<Rank>,
     /// Peers that the fold sends to.
     sends: Vec<Rank>,
-    /// Peer whose message (if the flag is true) or free slot (if it is false) the strand waits for.
+    /// Peer that the strand waits for, and what the strand needs: a message from the peer (true) or
+    /// a free slot to send to the peer (false).
     waits: Option<(Rank, bool)>,
 }
 

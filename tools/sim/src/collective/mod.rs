@@ -2,9 +2,9 @@
 //! that are simulated as flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`). Each link has two ends (`ends`):
-//! the sender's holds the credits, and the receiver's the slots. Up to [`REAL_RANKS_MAX`] ranks use
-//! the real execution and the real admission. More ranks, or any number of ranks with
-//! [`RunParams::lean`], use lean machines and counters that do the same.
+//! the sender's end holds the credits, and the receiver's end holds the slots. Up to
+//! [`REAL_RANKS_MAX`] ranks use the real execution and the real admission. More ranks, or any
+//! number of ranks with [`RunParams::lean`], use lean machines and counters that do the same.
 //!
 //! A message is sent when its link has a credit, becomes flows when the rank's NICs have room, and
 //! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
@@ -213,7 +213,8 @@ impl Setup<'_> {
         lower_for_slots(&schedule, Alias::APART, self.params.links.slots.min(2))
     }
 
-    /// Returns the slots of each link: a receiver's budget divided among its peers.
+    /// Returns the number of slots of each link to a rank: an equal share of the rank's budget, but
+    /// at least `slots_min` and at most `slots`.
     fn slots(&self, program: &Program) -> u32 {
         self.params.links.equal_slots(program.recv_peers.len())
     }

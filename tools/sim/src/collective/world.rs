@@ -24,8 +24,8 @@ use crate::shares::Ordered;
 enum Event {
     /// A message arrives.
     Arrive(u32),
-    /// A sender gets credits: the link, the sender, and the number below which all messages may be
-    /// sent.
+    /// A sender gets credits. The values are the link, the sender, and the number below which all
+    /// messages may be sent.
     Credit(u32, Rank, u64),
     /// A message may leave: the fold that produced it is done.
     Leave(u32),
@@ -42,7 +42,7 @@ struct Message {
     channel: u32,
     number: u64,
     bytes: u32,
-    /// Flows of the message that have not ended.
+    /// Number of flows of the message that have not ended.
     parts: u32,
     /// Latest arrival among its flows that have ended, in seconds.
     at_s: f64,
@@ -390,8 +390,9 @@ impl<'a, E: Ends> World<'a, E> {
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
     }
 
-    /// Counts a send of a queue pair. Returns the time since which the pair is idle: the present if
-    /// the pair is busy, None before its first send or for schemes other than flowlets.
+    /// Counts a send of a queue pair. Returns the time since which the pair has been idle, or the
+    /// current time if the pair is busy; `None` before the pair's first send, and for schemes other
+    /// than flowlets.
     fn is_sent(&mut self, pipe: u32, pair: u32) -> Option<f64> {
         if !matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
             return None;

@@ -32,7 +32,8 @@ impl Marking {
     }
 }
 
-/// Parameters of switches, receivers and senders. Descriptions end with the symbols of the paper.
+/// Parameters of switches, receivers and senders. The first sentence of a description ends with the
+/// paper's symbol, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dcqcn {
     /// Marking by switches.
@@ -52,9 +53,9 @@ pub struct Dcqcn {
     /// Additive increase of each round after fast recovery, before hyper increase, in bytes per
     /// second: R_AI.
     pub increase_bytes_per_s: f64,
-    /// Hyper increase of the target rate, in bytes per second. A round adds the number of rounds
-    /// that both the timer and the counter have completed since fast recovery, times this value:
-    /// R_HAI.
+    /// Step of hyper increase, in bytes per second: R_HAI. A round raises the target rate by this
+    /// value, multiplied by a number of rounds since fast recovery: the rounds of the timer or of
+    /// the counter, whichever are fewer.
     pub hyper_bytes_per_s: f64,
 }
 
@@ -216,7 +217,8 @@ impl Rate {
         self.counted_bytes += bytes;
     }
 
-    /// Slows down if a notice has arrived; otherwise decays alpha and speeds up when that is due.
+    /// Slows down if a notice has arrived. Otherwise decays alpha after each period of `forget_s`,
+    /// and speeds up after each round of the timer or of the counter.
     pub(super) fn react(&mut self, dcqcn: &Dcqcn, now_s: f64) {
         if now_s >= self.hears_s {
             self.hears_s = f64::INFINITY;

@@ -27,7 +27,7 @@ pub struct Buffer {
 
 impl Buffer {
     /// Returns the buffer of a switch that pauses at `pause_bytes` and resumes at three quarters of
-    /// them.
+    /// `pause_bytes`.
     #[must_use]
     pub fn of(pause_bytes: f64) -> Buffer {
         Buffer { pause_bytes, resume_bytes: 0.75 * pause_bytes }

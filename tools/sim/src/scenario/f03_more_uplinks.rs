@@ -27,7 +27,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Numbers of queue pairs, each with the expected time over the roofline.
+/// Numbers of queue pairs, each with the expected time as a multiple of the roofline.
 const CASES: [(u32, f64); 4] = [(1, 2.4), (4, 1.4), (16, 1.0), (32, 1.0)];
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {

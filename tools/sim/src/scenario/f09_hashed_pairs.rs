@@ -44,8 +44,9 @@ const SIZES_MIB: [u32; 5] = [64, 256, 1024, 4096, 16384];
 /// Simulated buffer size, in MiB; the times of other sizes are in proportion.
 const RUN_MIB: u32 = 1024;
 
-/// Returns the latency of all steps of a ring, in seconds, without the time of its bytes. With n
-/// ranks on M hosts, the ring has 2 (n − 1) steps, of which 2 (M − 1) cross the network.
+/// Returns the sum of the latencies of all steps of a ring, in seconds. The time to transmit the
+/// bytes is not included. With n ranks on M hosts, the ring has 2 (n − 1) steps, of which 2 (M − 1)
+/// cross the network.
 fn latency_s(setting: &Setting, network: &Network) -> f64 {
     let [ranks, hosts] = [network.ranks(), network.plan().hosts].map(f64::from);
     let across = 2.0 * (hosts - 1.0);

@@ -67,8 +67,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
 
 /// Orders a job's hosts so that neighbours are in different racks: first the first host of each
 /// rack, then the second ones. In this order, all NICs of a rack send over its uplinks. In rack
-/// order, only the NICs of one host would: half of the uplinks would be idle, and a failed uplink
-/// could go unnoticed.
+/// order, only the NICs of one host per rack would send over uplinks: half of the uplinks would be
+/// idle, and a failed uplink could go unnoticed.
 fn deal(network: &Network, job: &mut Job) {
     let rack_hosts = network.plan().fabric.hosts_in_group(0).max(1);
     job.hosts.sort_by_key(|host| (u64::from(*host) % rack_hosts, *host));

@@ -60,10 +60,12 @@ pub(super) fn all_to_all(zone: &Zone, bytes: f64) -> Vec<Stream> {
     pairs.map(stream).filter(|stream| stream.from.host != stream.to.host).collect()
 }
 
-/// Averages for one transport: time over roofline, and seconds of pauses summed over the links.
+/// Averages over calls with one transport.
 struct Case {
     name: &'static str,
+    /// Time of a call, as a multiple of the roofline.
     time: f64,
+    /// Seconds of pauses in a call, summed over the links.
     paused_s: f64,
     /// Mean alpha of senders when they begin a call.
     alpha: f64,

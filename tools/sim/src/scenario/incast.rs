@@ -28,9 +28,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the network and the streams; the last stream is the bystander's. A group of hosts is,
-/// for example, a rack: the switches of the lowest tier join its hosts directly. The first ranks
-/// send to the first rank of the last group, the bystander to the second rank of that group.
+/// Returns the network and the streams; the last stream is the bystander's. A group is all hosts
+/// that one set of switches of the lowest tier joins directly, such as a rack. The first ranks send
+/// to the first rank of the last group, the bystander to the second rank of that group.
 fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     // One wide uplink stands for perfectly spread traffic: only queues matter here.
     let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;

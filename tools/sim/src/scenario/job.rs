@@ -58,7 +58,7 @@ const ALGORITHMS: [(Collective, &str); 7] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
-/// Returns an entry of a list, by its number.
+/// Returns the entry of `list` whose index is the value of the parameter `name`.
 fn chosen<T: Copy>(setting: &Setting, name: &str, list: &[T]) -> Result<T, SimError> {
     let remedy = || format!("give a number from 0 to {}", list.len() - 1);
     let found = list.get(setting.whole(name) as usize).copied();

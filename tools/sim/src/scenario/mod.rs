@@ -42,7 +42,7 @@ use crate::{SimError, queues};
 
 pub use replay::{PARAMETERS as REPLAY_PARAMETERS, replay};
 
-/// An adjustable number of an experiment.
+/// A parameter of an experiment: a number that a run can set to another value than its default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
     /// Name of the parameter.
@@ -296,8 +296,9 @@ impl Setting {
         (0..self.count(name)).map(|_| random.bits()).collect()
     }
 
-    /// Returns the numbers of queue pairs to try: the usual ones with the expected results, or the
-    /// one that was given.
+    /// Returns the counts of queue pairs to try: the parameter `pairs` alone, or the counts in
+    /// `usual` if `pairs` is 0. Each count comes with its expected result, or with None if `usual`
+    /// does not contain the count.
     pub(crate) fn pairs(&self, usual: &[(u32, f64)]) -> Vec<(u32, Option<f64>)> {
         match self.whole("pairs") {
             0 => usual.iter().map(|(pairs, expected)| (*pairs, Some(*expected))).collect(),
@@ -357,8 +358,9 @@ fn router(
 }
 
 /// Returns one demand per pair of ports, because a controller's rules do not tell connections
-/// apart. The rate of a demand is the number of bytes of its streams, divided by the same time for
-/// all demands. In this time, the busiest NIC sends or receives all its bytes at line rate.
+/// apart. The rate of a demand is the number of bytes of its streams, divided by a time that is the
+/// same for all demands: the time in which the busiest NIC sends or receives all its bytes at line
+/// rate.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());

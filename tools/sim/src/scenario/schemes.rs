@@ -35,8 +35,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the means of three numbers: the part of its roofline that a job reaches, the max-to-mean
-/// ratio (MMR) of the bytes on the uplinks, and the spread of the uplinks' utilisation.
+/// Returns the means of three numbers: the part of a job's roofline that the job reaches; the
+/// max-to-mean ratio (MMR) of the bytes on the uplinks; the utilisation of the most used uplink,
+/// minus that of the least used one.
 fn reached(
     setting: &Setting,
     network: &Network,

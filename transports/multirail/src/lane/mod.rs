@@ -31,8 +31,8 @@ const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time that an ending link waits until other rails have taken the puts of a failed rail.
-/// Each rail's lane limits its own wait for its peers. If a rail fails after all these waits, no
-/// other rail takes its puts.
+/// The lane of each rail's device limits its own wait for its peers. If a rail fails after all
+/// these waits have ended, no other rail takes the puts of this rail.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -369,7 +369,7 @@ impl RailsLane {
         for rail in &link.rails {
             let Some(endpoint) = rail.endpoint() else { continue };
             for note in &notes {
-                // The next poll notices a failure.
+                // If the note cannot be sent, the next poll notices the failure.
                 let _ = lanes[rail.lane].note(endpoint, note);
             }
         }

@@ -191,7 +191,7 @@ impl RailsLane {
             keys.extend(shared.map(|RemoteKey(key)| (memory, key)));
         }
         for note in note::keys(keys).into_iter().chain([then]) {
-            // The next poll notices a failure.
+            // If the note cannot be sent, the next poll notices the failure.
             let _ = lane.note(endpoint, &note.encode());
         }
     }

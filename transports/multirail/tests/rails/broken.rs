@@ -20,15 +20,15 @@ const EMFILE: i32 = 24;
 /// Controls of one of side 0's devices.
 #[derive(Clone, Debug, Default)]
 struct Knobs {
-    /// Error number with which memory is refused, unless it is 0.
+    /// Error number with which memory is refused; 0 if memory is not refused.
     code: Arc<AtomicI32>,
-    /// Error number with which new lanes are refused, unless it is 0.
+    /// Error number with which new lanes are refused; 0 if lanes are not refused.
     lane_code: Arc<AtomicI32>,
     /// True if lanes take no work.
     is_full: Arc<AtomicBool>,
     /// Number of further checks that find the farewell unfinished.
     leaving: Arc<AtomicUsize>,
-    /// Farewells and detached endpoints, by device.
+    /// Farewell checks and detached endpoints, in order, each with the number of its device.
     log: Arc<Mutex<Vec<(usize, Step)>>>,
 }
 

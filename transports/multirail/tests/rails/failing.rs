@@ -31,7 +31,7 @@ struct End {
     inbox: Region,
     remote: RemoteMr,
     puts: usize,
-    /// Number of puts that may be posted by now.
+    /// Largest value that `posted` may reach at present. Some tests raise this limit step by step.
     allowed: usize,
     posted: usize,
     /// Number of times that each immediate has come.
@@ -40,7 +40,7 @@ struct End {
     arrived: BTreeMap<usize, u32>,
     /// Number of times that each put of this side was done.
     done: BTreeMap<u64, u32>,
-    /// Word that was written last.
+    /// Last value of the word that this side has written to the peer.
     word: u64,
     /// True if no put of the word is under way.
     word_done: bool,

@@ -56,8 +56,8 @@ impl Domain {
     pub(crate) fn open(mut info: Info, woken: bool) -> Result<Arc<Domain>, OfiError> {
         let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);
-        // The class needs a second endpoint. With `FI_MR_ENDPOINT`, memory is bound to one
-        // endpoint, and peers cannot write it through the other.
+        // The low-latency class needs a second endpoint. With `FI_MR_ENDPOINT`, memory is bound to
+        // one endpoint, and peers cannot write it through the other.
         let low_latency = info.take_low_latency().filter(|info| !info.registers(FI_MR_ENDPOINT));
         let functions = info.functions;
         let mut fabric = ptr::null_mut();

@@ -138,7 +138,7 @@ pub(crate) struct Endpoint {
     domain: Arc<Domain>,
 }
 
-/// Means of waiting for an endpoint.
+/// Way to wait for an endpoint.
 #[derive(Debug)]
 pub(crate) enum Bell {
     /// The provider cannot wake a lane, or was not asked to.
@@ -450,8 +450,8 @@ impl Endpoint {
         self.taken("fi_sendmsg", returned)
     }
 
-    /// Writes ranges, one behind the other, to a peer's memory, with data for the peer's
-    /// completion, if any. Returns false if the provider takes nothing now.
+    /// Writes ranges, one behind the other, to a peer's memory. If there is `data`, the peer's
+    /// completion carries it. Returns false if the provider takes nothing now.
     ///
     /// # Safety
     ///

@@ -31,7 +31,7 @@ const MR_MODES: c_int =
 /// Demands on an offer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hints<'a> {
-    /// Name of the provider; any if none.
+    /// Name of the provider to ask; none to ask all providers.
     pub(crate) provider: Option<&'a str>,
     /// Capabilities.
     pub(crate) caps: u64,
@@ -75,7 +75,7 @@ impl Info {
         demands.demand(hints)?;
         let mut first: *mut fi_info = ptr::null_mut();
         let (node, service) = (ptr::null(), ptr::null());
-        // SAFETY: the hints are whole, and the list goes where there is room for it.
+        // SAFETY: the hints are whole, and `first` has room for the pointer to the list.
         let returned = unsafe {
             let into = &raw mut first;
             (functions.getinfo)(version, node, service, 0, demands.raw.as_ptr(), into)
@@ -159,7 +159,8 @@ impl Info {
         // SAFETY: the offer is whole, and nobody else has it.
         let info = unsafe { &mut *self.raw.as_ptr() };
         info.caps = hints.caps;
-        // Not FI_RX_CQ_DATA: each write with data would take a receive, and none is posted for it.
+        // `FI_RX_CQ_DATA` is left out: with this mode, each write with data would take a receive,
+        // and no receives are posted for writes.
         info.mode = FI_CONTEXT | FI_CONTEXT2;
         // SAFETY: the library has made all attributes.
         unsafe { &mut *info.ep_attr }.r#type = FI_EP_RDM;

@@ -229,7 +229,7 @@ pub unsafe fn fi_cq_wait_fd(queue: *mut fid_cq, descriptor: &mut c_int) -> c_int
 }
 
 /// Checks that a wait for the descriptors of completion queues misses nothing. Returns an error if
-/// a completion or work is pending.
+/// a completion is waiting, or the provider has work to do.
 ///
 /// # Safety
 ///

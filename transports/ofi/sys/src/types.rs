@@ -350,7 +350,8 @@ pub struct fid_mr {
     pub key: u64,
 }
 
-/// Memory of an accelerator, as a file of the kernel (DMA-BUF). libfabric has this since 1.20.
+/// Memory of an accelerator, as a file of the kernel (DMA-BUF). The structure has existed since
+/// libfabric 1.20.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_mr_dmabuf {

@@ -125,7 +125,8 @@ fn silent_strangers_hold_few_connections_for_a_short_time() {
     let begin = Instant::from_nanos(1);
     let mut coming = dial(&device, &*listener, &SECRET);
     let mut poll = |after_ms, listener: &mut dyn Listener| {
-        // Once complete, the connection returns an error, which is ignored.
+        // After `coming` has returned the connection, each further `coming.poll` returns an error,
+        // which is ignored.
         let _ = coming.poll(begin);
         let got = listener.poll(begin + Duration::from_millis(after_ms)).unwrap();
         (got.is_some(), listener.rejected())

@@ -298,8 +298,8 @@ fn fork_and_touch() {
             drop(memory);
             let _ = device.deregister(key);
         }
-        // SAFETY: `page` was just mapped. If dropping the region has unmapped it, this write only
-        // ends the child.
+        // SAFETY: `page` was just mapped. If dropping the region has unmapped the page, this
+        // write only ends the child.
         unsafe { page.write_volatile(1) };
     }));
     let mut byte = [0];

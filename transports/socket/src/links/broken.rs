@@ -133,7 +133,7 @@ impl Break {
         }
     }
 
-    /// Returns the end of a link whose connection to `peer` was not mended.
+    /// Returns the reason why a link has ended: its connection to `peer` was not mended.
     #[must_use]
     pub fn outlasts(&self, peer: &str, outcome: ReconnectError) -> LinkEnd {
         LinkEnd::Broken { peer: peer.to_owned(), end: self.end.clone(), outcome }

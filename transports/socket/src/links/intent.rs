@@ -11,7 +11,7 @@ use super::LinkId;
 pub struct Intent {
     /// Link that the connection belongs to.
     pub link: LinkId,
-    /// Number of the connection in the link.
+    /// Index of the connection in the link; 0 for the first connection.
     pub number: u16,
     /// Number of connections in the link.
     pub count: u16,

@@ -1,6 +1,6 @@
 //! Links between two processes: one connection or several, made anew when they break.
 //!
-//! The side that has connected dials again. The other side goes on accepting connections while a
+//! After a break, the connecting side dials again. The other side accepts connections as long as a
 //! link lives, even after the [`LinkListener`] is dropped.
 
 mod acceptor;
@@ -27,7 +27,7 @@ use crate::shake::Setup;
 /// Random identifier of a link, the same in both processes.
 pub type LinkId = [u8; 16];
 
-/// A link to a peer: its connections, and the means of making them anew.
+/// A link to a peer: its connections, and the source of their replacements.
 #[derive(Debug)]
 pub struct Link {
     /// Device that made the link.
@@ -38,7 +38,7 @@ pub struct Link {
     pub peer: String,
     /// Connections of the link, in the order of their numbers.
     pub connections: Vec<Connection>,
-    /// Means of making the connections anew.
+    /// Source of connections that replace broken ones.
     pub reconnector: Reconnector,
 }
 
@@ -48,7 +48,8 @@ impl Inner for Link {
     }
 }
 
-/// Means of making a link's connections anew.
+/// Source of connections that replace a link's broken ones. Either this side or the peer dials the
+/// new connections.
 #[derive(Clone, Debug)]
 pub struct Reconnector(Side);
 

@@ -305,7 +305,7 @@ fn is_given_up_in_time(tls: bool) {
 }
 
 /// One side computes: it does not poll at all, for a time longer than the limit for a peer that
-/// cannot be reached. The other side does not report it as lost.
+/// cannot be reached. The other side does not report the computing side as lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
     // The first limit is for a peer that cannot be reached. This limit is longer than `AWAY` of

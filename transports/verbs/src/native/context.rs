@@ -204,7 +204,7 @@ impl Context {
                 | IBV_EVENT_COMM_EST
         );
         let pair = of_pair.then(|| {
-            // SAFETY: such events are of a queue pair.
+            // SAFETY: the element of an event of these types is a queue pair.
             let pair = unsafe { event.element.qp };
             // SAFETY: a queue pair is not destroyed before its events are acknowledged.
             unsafe { (*pair).qp_num }
@@ -218,7 +218,7 @@ impl Context {
                 | IBV_EVENT_GID_CHANGE
         );
         let port = match of_port {
-            // SAFETY: such events are of a port.
+            // SAFETY: the element of an event of these types is a port's number.
             true => u8::try_from(unsafe { event.element.port_num }).ok(),
             false => None,
         };

@@ -18,8 +18,8 @@ pub(crate) struct Memory {
     memory: Mutex<Option<Handle>>,
     local_key: u32,
     remote_key: u32,
-    /// The memory itself. It is kept alive for the device until the registration has ended, and for
-    /// libibverbs, which copies the bytes of inline writes from the memory.
+    /// The memory itself, kept alive as long as this value. The device uses the memory until the
+    /// registration has ended, and libibverbs copies the bytes of inline writes from the memory.
     region: Region,
 }
 
@@ -37,7 +37,7 @@ impl Sge {
         self.0.length as usize
     }
 
-    /// Returns the part from byte `start` to before `end`; none if that holds no bytes.
+    /// Returns the part from byte `start` to before `end`; none if the part holds no bytes.
     pub(crate) fn part(&self, start: usize, end: usize) -> Option<Sge> {
         let end = end.min(self.bytes());
         (start < end).then(|| {

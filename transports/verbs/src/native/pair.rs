@@ -140,8 +140,8 @@ impl Pair {
         // SAFETY: the domain and the completion queue are alive.
         let pair = unsafe { (domain.context.functions.create_qp)(domain.raw(), &raw mut init) };
         let pair = NonNull::new(pair).ok_or_else(|| last("ibv_create_qp", PAIRS))?;
-        // A device may grant more than was requested, but the completion queue may have no room for
-        // it.
+        // A device may grant more writes and immediates than were requested. The surplus is not
+        // used: room in the completion queue is reserved only for the requested numbers.
         let writes = room.writes.min(init.cap.max_send_wr);
         let immediates = room.immediates.min(init.cap.max_recv_wr);
         let inline_bytes = init.cap.max_inline_data;

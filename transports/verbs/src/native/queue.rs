@@ -61,8 +61,8 @@ impl Queue {
             .map_err(|_| failure("ibv_poll_cq", libc::EIO, "the device has failed: see `dmesg`"))
     }
 
-    /// Makes [`Queue::bell`] readable at the next completion. Completions that came before do not
-    /// ring the bell, so poll once more.
+    /// Makes [`Queue::bell`] readable at the next completion. Completions that came before this
+    /// call do not ring the bell, so the caller must poll once more after arming.
     pub(crate) fn arm(&self) -> Result<(), TransportError> {
         self.silence();
         // SAFETY: the queue is alive.

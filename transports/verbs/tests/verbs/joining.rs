@@ -103,7 +103,8 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let start = ccl_clock::now();
         for at in 0..200 {
             let end = &mut ends[waiting];
-            // Time jumps once the dialling side has had time to connect.
+            // The first 100 polls give end 1, if it is the waiting end, time to dial again. After
+            // these polls, the time jumps by 20 seconds.
             let jump = Duration::from_secs(if at < 100 { 0 } else { 20 });
             end.lane.poll(start + at * Duration::from_millis(1) + jump, &mut end.events).unwrap();
             std::thread::sleep(Duration::from_millis(1));

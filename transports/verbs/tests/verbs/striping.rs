@@ -186,8 +186,8 @@ fn no_more_puts_are_under_way_than_the_current_rule_allows() {
     }
 }
 
-/// Each of the 16 queue pairs has room for a quarter of [`Options::writes`], not for a sixteenth: a
-/// call may use only one of the queue pairs.
+/// Each of the 16 queue pairs has room for a quarter of [`Options::writes`], not for a sixteenth:
+/// some calls use one queue pair alone.
 #[test]
 fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let mut ends = joined(&options("qps=16"));

@@ -21,7 +21,8 @@ const LATENCY_BYTES: u64 = 8;
 const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
 const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
-/// Provider that is measured; before libfabric 1.18, it is under the layer `ofi_rxm`.
+/// Provider that is measured. With libfabric before 1.18, programs reach the provider through the
+/// layer `ofi_rxm`.
 const PROVIDER: &str = "tcp";
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(90);

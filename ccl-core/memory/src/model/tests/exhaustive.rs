@@ -1,5 +1,6 @@
-//! Every interleaving of small cases, with the reorderings of weakly ordered hardware that loom
-//! models. Each ordering is needed: if a test weakens an ordering, the model must fail.
+//! Every interleaving of small cases. The checker, loom, also tries reorderings of weakly ordered
+//! hardware. The tests weaken each memory ordering of `sync.rs` in turn. A model must fail each
+//! time, which shows that the ordering is needed.
 
 use std::sync::atomic::{AtomicUsize, Ordering as Std};
 use std::time::Duration;
@@ -200,9 +201,10 @@ const RINGS: usize = 4;
 const DATA: usize = 64;
 
 /// Races a message and its ring against the owner of the doorbell, which sleeps twice. The first
-/// sleep ends at once, as if other data were there; the second sleep waits for the message. With
-/// `fenced`, no ring may be missed: the model has no timeout then, so that the checker reports a
-/// deadlock after a missed ring. Otherwise a ring may be missed, and the sleep ends by its timeout.
+/// sleep ends at once, as if other data were there; the second sleep waits for the message. If
+/// `fenced`, the owner must miss no ring: the model has no timeout, so the checker reports a
+/// deadlock after a missed ring. Otherwise the owner can miss a ring, and the timeout then ends
+/// its sleep.
 fn ring_against_sleep(fenced: bool) {
     loom::model(move || {
         let region = Region::private(DATA + 64);

@@ -49,7 +49,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "ragged_all_to_all",
-        asks: "How long does an all_to_all take in which each token goes to k of the ranks?",
+        asks: "How long does an all_to_all take if each token goes to k of the ranks?",
         formula: "T = min(k / N, 1) B / (W N); share of a dense one (1 - ((N - 1) / N)^k) (N - \
                   1) / N, about min(k / N, 1) (N - 1) / N",
         source: SCALING,

@@ -29,7 +29,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "h200_all_reduce",
-        asks: "How long does NCCL's all_reduce take on eight H200, whose switches do the reduction \
+        asks: "How long does NCCL's all_reduce take on eight H200, whose switches reduce buffers \
                of 2 MiB and more?",
         formula: SWEPT,
         source: ENGINEERING_ONLINE,

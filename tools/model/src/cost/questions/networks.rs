@@ -60,8 +60,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "sharded_all_reduce",
-        asks: "How long does an all_reduce take of an array that is also sharded over an inner \
-               axis?",
+        asks: "How long does an all_reduce take if its array is also sharded over an inner axis?",
         formula: "T = max(B / W / min(Y, D_n), B / W_node * D_n / max(D_n, Y))",
         source: SCALING,
         inputs: &[BYTES, INNER, NODE_RANKS, RATE, NODE_RATE],
