@@ -5,8 +5,8 @@
 //! ([Meta, SIGCOMM 2024], section 7.1): the data in flight towards a rank is bounded, and over a
 //! long round trip that bound limits a link's rate. A library that was tuned for a fabric that
 //! spreads each flow's packets over all its paths (adaptive routing) does badly where the fabric
-//! hashes flows onto paths: there, links need several flows. The rate that is left when all ranks
-//! send at once has to be measured ([`network`](super::network)).
+//! hashes flows onto paths: there, links need several flows. The rate of a link while all ranks
+//! send can only be measured ([`network`](super::network)).
 //!
 //! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 
@@ -35,7 +35,7 @@ fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
 
 /// Returns the configuration with the number of flows per link that suits the network, and a note
 /// on the change. Over verbs, a link has one data queue pair if the fabric routes adaptively, as
-/// InfiniBand is assumed to do. If `more` is true, the configuration has the change that
+/// InfiniBand is assumed to do. If `more` is true, links get more flows, as
 /// [`more_flows`] describes. The result is equal on all ranks, as the arguments are. Settings of
 /// the user stay.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
@@ -76,9 +76,9 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
     (config, Some(said))
 }
 
-/// Describes the change that gives a link more flows than it has under `holds`, a configuration
-/// that was made from `asked`. Returns none if the user has set the number of flows, or if no
-/// change would raise it.
+/// Describes the change by which links get more flows than now. `holds` is the configuration now;
+/// it was made from `asked`. Returns none if the user has set the number of flows, or if no change
+/// would raise it.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);
     let mut taken = asked.clone();
@@ -95,9 +95,9 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
 }
 
 /// Returns the configuration, with more slots per link if the default number is too small for the
-/// round trip between hosts. Also returns a note on the change, or, without a change, on slots that
-/// are shorter because there are many ranks. The result is equal on all ranks, as the arguments
-/// are. Settings of the user stay.
+/// round trip between hosts. Also returns a note: on the change or, if nothing changes, on slots
+/// that are shorter than with few ranks. The result is equal on all ranks, as the arguments are.
+/// Settings of the user stay.
 pub(super) fn adjusted(
     config: &Config,
     hosts: &Hosts,
@@ -140,7 +140,8 @@ pub(super) fn adjusted(
     config.slots = best.0;
     let gbps = 8e-9 * best.1 / round_trip.as_secs_f64();
     let bound = if best.1 < needed {
-        "; more would exceed FERROCCL_BUDGET_BYTES, or 64 slots (FERROCCL_SLOTS can set more)"
+        "; more slots would exceed FERROCCL_BUDGET_BYTES, or 64, the most by default \
+         (FERROCCL_SLOTS can set more)"
     } else {
         ""
     };
@@ -201,7 +202,8 @@ mod tests {
         let (many, said) = slots(&[0, 1], 50_000, |_| {});
         assert_eq!(many, 64);
         assert!(
-            said.unwrap().contains("2.7 Gbit/s; more would exceed FERROCCL_BUDGET_BYTES, or 64")
+            said.unwrap()
+                .contains("2.7 Gbit/s; more slots would exceed FERROCCL_BUDGET_BYTES, or 64")
         );
     }
 

@@ -67,8 +67,8 @@ orderings! {
     /// Doorbell: the published data comes before the ring.
     ring = Release;
     /// Doorbell: a sleeper reads the number of rings, announces its sleep, and then looks for data
-    /// once more. The announcement comes before this look, and the look sees all data that was
-    /// published before a counted ring.
+    /// once more. The announcement comes before this look. If the number that the sleeper has read
+    /// includes a ring, the look sees all data that was published before that ring.
     announce = SeqCst;
     /// Record (see `record.rs`): the record's number is cleared before any word changes.
     hide = Release;

@@ -1,6 +1,7 @@
-//! Helper threads. If CPUs copy the bytes of messages, these threads poll the communicators that
-//! have long messages. One process can thus send and receive several messages at the same time.
-//! NCCL's own thread then only posts messages and looks whether they are done.
+//! Helper threads, for transports over which CPUs copy the bytes of messages, such as TCP. These
+//! threads poll the communicators that have long messages. One process can thus send and receive
+//! several messages at the same time. NCCL's own thread then only posts messages and looks whether
+//! they are done.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

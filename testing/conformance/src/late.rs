@@ -1,5 +1,6 @@
 //! Puts from two ranges of memory, and puts that the receiver redirects to memory of its choice.
-//! Some points change the source or the redirect of a put while the put is under way.
+//! Some points (tests of the suite) change the source or the redirect of a put while the put is
+//! under way.
 //!
 //! A point whose name begins with `claim:` is tested only if the device promises it.
 

@@ -47,8 +47,8 @@ impl Device {
         function(&self.path)
     }
 
-    /// Returns the directory of the card's outermost PCI function: the function of the card's own
-    /// switch, if there is one, else the device's function.
+    /// Returns the directory of the card's outermost PCI function. If the card has a switch of its
+    /// own, this is the function of the switch; else it is the device's function.
     pub fn card(&self) -> Option<&str> {
         self.locality.pci_path.as_deref().and_then(function)
     }

@@ -82,8 +82,8 @@ impl Files {
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
-                // If the tree was built at `root` itself, its absolute links may begin with that
-                // path.
+                // The tree may have been made below `root`, with links that contain the path of
+                // `root`. In a copy of a machine's tree, absolute links begin at its own root.
                 if let Ok(inside) = target.strip_prefix(&self.root) {
                     target = inside.to_owned();
                 }

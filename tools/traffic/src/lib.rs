@@ -49,7 +49,7 @@ impl Traffic {
 pub struct Sent<'a> {
     /// Algorithm of the collective.
     pub algorithm: &'static Algorithm,
-    /// Rank that has the data or gets it, if there is such a rank.
+    /// Root of the collective; any rank if the collective has no root.
     pub root: Rank,
     /// Number of elements of a block.
     pub count: usize,

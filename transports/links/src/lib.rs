@@ -139,7 +139,7 @@ impl Links {
         }
     }
 
-    /// Returns the message links for reading.
+    /// Returns a shared reference to the message links, if there are any.
     #[inline]
     #[must_use]
     pub fn view(&self) -> Option<&MessageLinks> {

@@ -135,13 +135,14 @@ impl Endpoint {
         self.inbox.withdraw(is_registered, unfinished);
     }
 
-    /// Makes an unfinished put read its tail (the second part of its payload) from `to` from now
-    /// on.
+    /// Gives an unfinished put a new source for its tail (the second part of its payload): `to`.
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }
 
-    /// Redirects bytes that arrive for `from` into other memory; with `None`, undoes the redirect.
+    /// Redirects bytes that the peer puts into `from`: they are written to other memory instead.
+    /// With
+    /// `None`, ends the redirect.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -240,9 +241,9 @@ impl Endpoint {
         }
     }
 
-    /// Queues an acknowledgement on each stripe that has received many unacknowledged frames, or
-    /// (unless puts are done when written) many unacknowledged bytes, or a frame that has been
-    /// unacknowledged for [`ACK_DELAY_MAX`].
+    /// Queues an acknowledgement on each stripe that needs one: many received frames or bytes are
+    /// unacknowledged, or one frame has been for [`ACK_DELAY_MAX`]. Bytes do not count if puts are
+    /// done when written.
     pub(crate) fn acknowledge(&mut self, now: Instant) {
         for stripe in &mut self.stripes {
             let received = stripe.incoming.received();

@@ -36,7 +36,7 @@ pub struct Net {
     pub register_dma_buf: Option<RegMrDmaBuf>,
     /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
-    /// Sends to the peer; gives null for a request that cannot be taken now.
+    /// Sends to the peer; the request is null if the plugin cannot take it now.
     pub isend: Option<IsendV12>,
     /// Receives into up to `receives_max` buffers; gives null if it cannot take the request now.
     pub irecv: Option<IrecvV12>,

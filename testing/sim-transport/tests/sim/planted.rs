@@ -76,8 +76,8 @@ fn an_immediate_seen_twice_is_refused_once() {
 #[derive(Debug, Default)]
 struct Haunted {
     old: Vec<Event>,
-    /// True if the repeated immediates get the numbers of their slots' next messages, so that the
-    /// receiver's check of the number passes.
+    /// True if a repeated immediate gets another number: that of the next message in the same slot.
+    /// The receiver's check of the number then passes.
     renewed: bool,
 }
 

@@ -1,5 +1,6 @@
-//! F11: the four phases of a zone, each with a ratio of NIC to uplink bandwidth: pinned paths with
-//! 1:1 and with 1:2, then TE with 1:2 and with 1:1.125.
+//! F11: a zone in four phases of its history. In phases 1 and 2, flows have pinned paths; in phases
+//! 3 and 4, a controller does traffic engineering (TE). For all NICs of a rack together, the
+//! uplinks have 1, 2, 2 and 1.125 times the bandwidth of the NICs.
 
 use ccl_plot::Figure;
 
@@ -26,7 +27,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Phases: name, bandwidth of an uplink over that of a NIC, number of uplinks, and routing.
+/// Phases: name, bandwidth of an uplink divided by the bandwidth of a NIC, number of uplinks per
+/// rack (a rack has 16 NICs), and routing. The name has the ratio of all NICs to all uplinks.
 const PHASES: [(&str, f64, u32, Scheme); 4] = [
     ("1: pinned, 1:1", 1.0, 16, Scheme::Pinned),
     ("2: pinned, 1:2", 2.0, 16, Scheme::Pinned),

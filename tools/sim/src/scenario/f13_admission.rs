@@ -26,7 +26,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "channels", value: 2.0, what: "channels of each link" },
         Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
         Parameter { name: "slots", value: 8.0, what: "slots of a channel" },
-        Parameter { name: "budget_mib", value: 4.0, what: "most MiB in flight to a receiver" },
+        Parameter {
+            name: "budget_mib",
+            value: 4.0,
+            what: "limit on the MiB in flight to a receiver",
+        },
         Parameter {
             name: "rack_kb",
             value: 500.0,
@@ -63,7 +67,7 @@ fn tell(
     findings.note(what, Unit::Count, f64::from(upwards));
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
     let what =
-        format!("{name}: part of the time that links from rack to spine switches are paused");
+        format!("{name}: part of the run in which links from rack to spine switches are paused");
     match credit_bytes {
         // Pauses of up to a thousandth of the time, as a mean over the links, do not count as
         // sustained.

@@ -40,7 +40,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "channels", value: 2.0, what: "channels" },
         Parameter { name: "slots", value: 8.0, what: "slots of a channel" },
         Parameter { name: "slot_kib", value: 128.0, what: "KiB of a slot" },
-        Parameter { name: "budget_mib", value: 64.0, what: "most MiB in flight to a receiver" },
+        Parameter {
+            name: "budget_mib",
+            value: 64.0,
+            what: "limit on the MiB in flight to a receiver",
+        },
         Parameter { name: "nic_kib", value: 2048.0, what: "most KiB in flight from a NIC" },
         Parameter { name: "late_us", value: 0.0, what: "microseconds that rank 0 is late" },
         Parameter { name: "exact", value: 0.0, what: "1: compute rates anew at every event" },

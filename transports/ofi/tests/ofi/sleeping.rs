@@ -17,9 +17,9 @@ const LATER: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(20);
 /// Largest number of times that a lane may wake before the other side's put or note arrives.
 const WAKES_MAX: u32 = 100;
-/// Largest number of sleeps of a lane that the provider does not wake, before the other side's put
-/// or note arrives. If all sleeps were the shortest ones, there would be about 2,000: a sleep of 50
-/// µs takes about 100 µs.
+/// Largest number of times that a lane may sleep before the other side's put or note arrives, if
+/// the provider does not wake the lane. If all sleeps were the shortest ones, there would be about
+/// 2,000: a sleep of 50 µs takes about 100 µs.
 const NAPS_MAX: u32 = 500;
 
 #[test]

@@ -173,8 +173,8 @@ fn a_queue_pair_that_fails_ends_its_link() {
     }
 }
 
-/// The lane of a link need not read the event itself: libibverbs returns each event once, to any
-/// lane of the device, and the transport's `Port` keeps the failure for all its lanes.
+/// Checks that the links end whichever lane reads the event: libibverbs returns an event only once,
+/// and the transport's `Port` keeps the failure for all its lanes.
 #[test]
 fn a_device_that_fails_ends_its_links() {
     for (event, meaning) in [
