@@ -102,8 +102,8 @@ pub(super) fn algorithm_of(size: u64) -> Option<&'static str> {
     algorithm::all().nth(index).map(|algorithm| algorithm.name)
 }
 
-/// Two copies of a recording, made one after the other. A record that is equal in both copies had
-/// this content after the first copy was made and before the second.
+/// Two copies of a recording, made one after the other. A record whose number is equal in both
+/// copies was not written between the copies, so its words in the first copy belong together.
 pub(super) struct Page<'a> {
     first: &'a [u8; BYTES],
     second: &'a [u8; BYTES],
@@ -160,8 +160,8 @@ impl<'a> Page<'a> {
     /// Returns the last operations, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = (0..ENTRIES).filter_map(|index| self.entry(index)).collect();
-        // The oldest entry of a full ring is left out: it follows the newest entry, so the writer
-        // may have been changing it (`record::publish_at`).
+        // The oldest entry of a full ring is left out: it lies behind the newest entry, so the
+        // writer may have been changing it (`record::publish_at`).
         let newest = (0..ENTRIES).map(|index| word(self.second, entry_at(index))).max();
         let stands = |entry: &Entry| entry.number + ENTRIES as u64 - 1 > newest.unwrap_or(0);
         entries.retain(|entry| entry.number <= u64::MAX >> 1 && stands(entry));

@@ -256,7 +256,7 @@ impl<T: Helped> Table<T> {
     ///
     /// # Errors
     ///
-    /// Helpers should poll the object at this time, and another thread holds its lock.
+    /// When helpers are to poll the object at this time, and another thread holds its lock.
     pub(crate) fn call<R>(
         &self,
         id: Id,

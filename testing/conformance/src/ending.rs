@@ -107,15 +107,15 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
-        return Ok(Verdict::Skipped("lanes do not wait for farewells"));
+        return Ok(Verdict::Skipped("lanes do not wait for their own farewells"));
     }
     let bytes = fixture.device(0).caps().message_bytes_max.min(1_000_000);
     let pair = &mut Pair::new(fixture, bytes)?;
     let (leaving, endpoint) = (pair.ends[0].endpoint, pair.ends[1].endpoint);
     let mut work: Vec<_> =
         (0..PUTS).map(|id| pair.ends[0].put(bytes, Some(id), u64::from(id))).collect();
-    // Successive answers have different immediates: when a rail fails, the multi-rail transport
-    // identifies the unfinished puts by their immediates.
+    // Successive puts of the peer have different immediates: when a rail fails, the multi-rail
+    // transport identifies the unfinished puts by their immediates.
     let mut immediates = 0..;
     let mut answer = |end: &mut End, now| {
         let immediate = immediates.next().map(|number: u32| number % 4096);

@@ -82,8 +82,8 @@ impl Files {
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
-                // The tree may have been made below `root`, with links that contain the path of
-                // `root`. In a copy of a machine's tree, absolute links begin at its own root.
+                // An absolute link of the tree names either a path of this host, which begins with
+                // the path of `root`, or a path of the machine that the tree was copied from.
                 if let Ok(inside) = target.strip_prefix(&self.root) {
                     target = inside.to_owned();
                 }

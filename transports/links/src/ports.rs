@@ -107,8 +107,8 @@ impl CallMemory {
         }
     }
 
-    /// Returns the memory that a task moves its message to, if the task does not change the
-    /// message.
+    /// Returns the address to which a task moves the message that it reads, if the task does not
+    /// change the message.
     #[inline]
     fn arrives_at(&self, task: &Task<'_>) -> Option<*mut u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)))?;

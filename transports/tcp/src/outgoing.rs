@@ -25,8 +25,9 @@ pub(crate) struct Put {
     /// Identifier for the completion; none for a note. With [`Outgoing::done_when_written`], it is
     /// taken out when the put is written, since the put is done then.
     pub(crate) id: Option<u64>,
-    /// True while the memory still holds the put's bytes. False once the put is done although the
-    /// peer has not acknowledged it ([`Outgoing::done_when_written`]): the memory may then change.
+    /// True while the memory still holds the put's bytes. With [`Outgoing::done_when_written`], the
+    /// put is done before the peer acknowledges it. From then on, this is false: the memory may
+    /// change.
     pub(crate) has_bytes: bool,
     /// True for credits, CTS and notes, of which there are never many.
     pub(crate) is_control: bool,
@@ -47,9 +48,9 @@ pub(crate) struct Outgoing {
     data: usize,
     /// Number of frames of the queue that the socket has taken in full.
     sent: usize,
-    /// Number of bytes that the socket has taken of the next frame.
+    /// Number of bytes that the socket has taken of the first frame that it has not taken in full.
     written: usize,
-    /// Header with which the writing of the next frame began, if `written` is above 0.
+    /// Header of that frame, if `written` is above 0.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
@@ -104,7 +105,7 @@ impl Outgoing {
         self.queue.push_back(put);
     }
 
-    /// Reads the tail of a put from other memory from now on, if this stripe has the put.
+    /// Gives a put a new source for its tail, if this stripe has the put.
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         let found = self.queue.iter_mut().find(|put| put.id == Some(id));
         let Some(tail) = found.and_then(|put| put.tail.as_mut()) else { return Ok(()) };
@@ -234,7 +235,8 @@ impl Outgoing {
         connection: &mut Connection,
         received: u32,
     ) -> Result<(bool, bool), ConnectionEnd> {
-        // Queued headers must follow the partly written frame, so write only that frame.
+        // If headers are still queued here, a frame is partly written. The headers must follow it,
+        // so only that frame is written.
         let frames = if self.bare_headers.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
         let frames = frames.min(self.queue.len() - self.sent);

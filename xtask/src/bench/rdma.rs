@@ -71,7 +71,7 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
             let text = if what.is_latency() { us } else { what.bytes() as f64 * 8e-3 / us };
             format!("{text:.3}")
         };
-        // Samples are times, so the ratio of rates is inverted.
+        // Samples are times. The ratio of two rates is the inverse of the ratio of their times.
         let compared = match what.is_latency() {
             true => ratio(&ours, &theirs),
             false => ratio(&theirs, &ours),

@@ -34,7 +34,8 @@ impl Control {
         connection
     }
 
-    /// Takes in a requested connection that has been made; `nonce` is fresh randomness.
+    /// Takes in a connection that this rank has requested, and that is now made. `nonce` is fresh
+    /// randomness.
     pub fn dialed(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
         let Some(link) = self.links.get_mut(&connection) else { return };
         let Stage::Dialing(rank) = link.stage else { return };
@@ -79,7 +80,7 @@ impl Control {
                 Some(rank) if !self.leaving => {
                     let reason = silent_for(now.since(link.last_received));
                     self.declare_dead(rank, reason, None, now);
-                    // A rank that has left is not declared dead, but its connection ends too.
+                    // If the rank has left, the call above did nothing: its connection ends here.
                     if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
                         self.links.remove(&connection);
                     }
@@ -207,12 +208,12 @@ impl Control {
             Some(rank) => {
                 let reason = FailureReason::Protocol { text: breach.to_string() };
                 self.declare_dead(rank, reason, None, now);
-                // A rank that has left is not declared dead, but its connection ends here.
+                // If the rank has left, the call above did nothing: its connection ends here.
                 if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
                     self.links.remove(&connection);
                 }
             }
-            // Another program listens at the rank's port.
+            // Another program probably listens at the rank's port: it counts as a refusal.
             None => self.dial_failed(connection, true, now),
         }
     }

@@ -31,7 +31,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 
 /// Scratch buffer for the blocks that are gathered for a message.
 const GATHERED: u8 = 0;
-/// Scratch buffer for the blocks of a message from a host whose ranks are unevenly spaced.
+/// Scratch buffer for the blocks of a message from a host whose rank numbers are unevenly spaced.
 const ARRIVED: u8 = 1;
 
 fn schedule(params: &Params<'_>) -> RankSchedule {
@@ -87,14 +87,14 @@ fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2
     });
 }
 
-/// Returns the slice of a scratch buffer that has all blocks of a message. All blocks have the same
-/// length, so the slice has the extent of an equal number of blocks of the input.
+/// Returns the slice of a scratch buffer that has all `blocks` blocks of a message. The last
+/// argument of `scratch` gives the length of the slice: that of the same number of input blocks.
 fn waiting(name: u8, blocks: u32) -> Slice {
     let all = Parts::range(Affine::constant(0), blocks, 0);
     scratch(name, all, input(all))
 }
 
-/// Returns the blocks of a host whose ranks are evenly spaced.
+/// Returns the blocks of a host whose rank numbers are evenly spaced.
 fn spaced(first: Affine, hosts: &Hosts, host: u32) -> Parts {
     let apart = if hosts.size(host) > 1 { hosts.rank(host, 1) - hosts.rank(host, 0) } else { 1 };
     Parts::runs(first, 1, apart, hosts.size(host))

@@ -52,10 +52,10 @@ impl Ranks {
         }
     }
 
-    /// Returns the latency of a ring: `base + (steps − between) within + between net`. An
-    /// all_reduce has two `rounds`, an all_gather or a reduce_scatter one. A round has n − 1
-    /// `steps`, of which M − 1 go `between` nodes. A step takes `within` in a node, `net` between
-    /// nodes.
+    /// Returns the latency of a ring: `base + R ((n − M) · within + (M − 1) · net)`. R is `rounds`:
+    /// 2 for an all_reduce, 1 for an all_gather or a reduce_scatter. A round among n ranks on M
+    /// nodes has n − 1 steps, of which M − 1 go between nodes. A step takes `within` in a node, and
+    /// `net` between nodes.
     #[must_use]
     pub fn ring_us(&self, rounds: f64, protocol: Protocol) -> f64 {
         let (steps, between) = (rounds * (self.ranks - 1.0), rounds * (self.nodes - 1.0));
@@ -65,7 +65,7 @@ impl Ranks {
     }
 
     /// Returns the latency of an all_reduce by trees:
-    /// `base + 2 ((n / M − 1) within + log2(M) net)`.
+    /// `base + 2 ((n / M − 1) · within + log2(M) · net)`.
     #[must_use]
     pub fn tree_us(&self, protocol: Protocol) -> f64 {
         let within = self.pick(&TREE_NVLINK, &TREE_PCI, protocol);
@@ -102,7 +102,8 @@ mod tests {
         about(alone.pat_us(), 8.0 + 2.0 * 14.0 / 3.5 + 11.2, 1e-12);
     }
 
-    /// Compares with measurements on p5: 12.9 µs on one node, 235 µs on 16. (Training playbook.)
+    /// Compares with measurements on p5: 12.9 µs on one node, 235 µs on 16. (Source: Training
+    /// playbook.)
     #[test]
     fn a_ring_of_small_packets_has_the_measured_latency() {
         about(h100(1.0).ring_us(2.0, Protocol::Ll), 12.9, 0.35);

@@ -29,8 +29,8 @@ impl RailsLane {
             self.ends.push((number, reasons));
         } else if !is_clear {
             let reason = format!(
-                "puts in flight have the same immediate, so it is unknown which of them arrived; \
-                 {reasons}"
+                "several puts in flight have the same immediate, so it is unknown which of these \
+                 puts arrived; {reasons}"
             );
             self.ends.push((number, reason));
         } else {
@@ -38,8 +38,8 @@ impl RailsLane {
         }
     }
 
-    /// Gives up the links that have ended, and reports them as lost. First takes in all puts that
-    /// have arrived: a peer that has left counts them as delivered, so this side must report them.
+    /// Gives up the links that have ended, and reports these links as lost. Before that, takes in
+    /// and reports all puts that have arrived: a peer that has left counts such puts as delivered.
     pub(super) fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;

@@ -99,7 +99,7 @@ fn row(bytes: u64, is_latency: bool, ours: &Series, bare: &Series) -> Vec<String
         let us = series.median_us().unwrap_or(f64::NAN);
         format!("{:.3}", if is_latency { us } else { bytes as f64 * 1e-3 / us })
     };
-    // Samples are times, so the ratio of rates is inverted.
+    // Samples are times. The ratio of two rates is the inverse of the ratio of their times.
     let (what, compared, aim) = match is_latency {
         true => ("one way, µs", ratio(ours, bare), "1.5 at most"),
         false => ("in one direction, GB/s", ratio(bare, ours), "0.9 at least"),
