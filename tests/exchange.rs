@@ -89,7 +89,7 @@ fn recorded_calls_of_running_ranks_can_be_predicted() {
     assert_eq!((&row["calls"], &row["collective"]), (&40.into(), &"all_gather".into()));
     assert!(row["predicted_s"].as_f64().unwrap() > 0.0 && row["recorded_s"].as_f64().is_some());
     let missing = refused(&format!("trace export --recorder {} --out {prefix}", calls[1]), 2);
-    let said = "of which 1 have a recording here; give the recording of rank 0";
+    let said = "(recordings here: 1); give the recording of rank 0";
     assert!(missing.contains(said), "{missing}");
 }
 
@@ -205,7 +205,7 @@ fn unreadable_traces_are_reported() {
     assert!(cut.contains("job.2.et: byte ") && cut.contains("the file is truncated"), "{cut}");
     std::fs::remove_file(dir.at("job.2.et")).unwrap();
     let missing = refused(&format!("trace show {prefix}"), 2);
-    assert!(missing.contains("job.2.et is missing: of ranks 0 to 3"), "{missing}");
+    assert!(missing.contains("job.2.et is missing (traces missing: 1 of 4)"), "{missing}");
     assert!(refused("trace replay docs/exchange/job --on h1000", 2).contains("no file h1000"));
     let unknown = refused("trace replay docs/exchange/job --on p5 --algo rign", 2);
     assert!(unknown.contains("--algo rign: no algorithm or family has this name"), "{unknown}");

@@ -38,13 +38,13 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
-/// Publishes a record as [`publish`] does, in the ring entry that begins at word `first`; an index
-/// past the ring's end wraps around. Unlike the record of [`publish`], the entry keeps its old
-/// number while its words change. So a reader must copy all entries, and after that read the
-/// numbers of all entries a second time. The largest number of the second reading belongs to the
-/// newest entry. The reader discards each copy whose number has changed. The reader also discards
-/// its copy of the entry that follows the newest entry in the ring, because that copy may mix the
-/// words of two records.
+/// Publishes a record as [`publish`] does, in the ring entry that begins at word `first`. The
+/// index of a word past the ring's end wraps around. Unlike the record of [`publish`], the entry
+/// keeps its old number while its words change. So a reader must copy all entries, and after that
+/// read the numbers of all entries a second time. The largest number of the second reading belongs
+/// to the newest entry. The reader discards each copy whose number has changed. The reader also
+/// discards its copy of the entry that follows the newest entry in the ring, because that copy may
+/// mix the words of two records.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

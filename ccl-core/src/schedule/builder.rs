@@ -23,8 +23,8 @@ fn user(buffer: Buffer, parts: Parts) -> Slice {
 }
 
 impl Slice {
-    /// Returns this slice as an operand of a reduction, repeated `repeat` times; [`TERM`] counts
-    /// the repetitions.
+    /// Returns this slice as `repeat` operands of a reduction. The slice's expressions may use the
+    /// index of the operand, from 0: it is the counter of the dimension [`TERM`].
     #[must_use]
     pub const fn repeat(self, repeat: u32) -> Terms {
         Terms { slice: self, repeat }
@@ -66,7 +66,8 @@ impl Builder {
         self.schedule.rank
     }
 
-    /// Returns the dimension of the loop that the next [`Builder::repeat`] opens.
+    /// Returns the number of open loops, which is the dimension of the loop that the next
+    /// [`Builder::repeat`] opens.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.open.len()

@@ -24,8 +24,9 @@ pub(crate) trait Number: Copy + 'static {
 }
 
 /// Implements `Number` for integers. `$wide` holds every value of the type exactly. Where `$wide`
-/// is a float, the division may round. A quotient that is no integer never becomes an integer: it
-/// is at least `1 / count` away from every integer, far more than the rounding error.
+/// is a float, the division may round. Rounding never makes an integer of a
+/// quotient that is none: the quotient is at least `1 / count` away from every integer, far more
+/// than the rounding error.
 macro_rules! integers {
     ($($int:ty => $wide:ty;)*) => {$(
         impl Number for $int {

@@ -295,7 +295,7 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
             // breaks is not resumed; NCCL's own sockets never resume a broken connection.
             done_when_written: true,
             one_connection: true,
-            // The plugin does not know how many ranks the host has.
+            // The plugin does not know whether the host has a core for each of its ranks.
             has_core: false,
             link_within,
             // Each process has a progress thread, which polls connections while NCCL does not call.

@@ -58,10 +58,10 @@ pub(crate) enum Note {
     /// Keys for the rail that carries this note. Each key follows the number of its memory, which
     /// this side shares with the peer.
     Keys(Vec<(u32, Vec<u8>)>),
-    /// All keys were sent, and this side accepts keys over the rail.
+    /// This side has sent all its keys, and now accepts the peer's keys over the rail.
     Ready,
-    /// Answer to [`Note::Ready`]: the keys that the peer may have missed were sent before this
-    /// note.
+    /// Answer to [`Note::Ready`] after this side has sent the keys again that the sender of `Ready`
+    /// may have missed.
     KeysSent,
     /// Address of a device of this side.
     Address {

@@ -36,7 +36,7 @@ pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
     pub(crate) rails: u8,
-    /// Number of the listener's devices whose address the dialling side knows.
+    /// Count of the listener's devices whose addresses the dialling side knows: the first devices.
     pub(crate) known: u8,
     /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,

@@ -45,8 +45,8 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.ok()?;
-    // Of five blocks, the first is withdrawn, the second is shared, and half of the fourth is the
-    // target of a redirect. The rest is private.
+    // Of five blocks, the second is shared with key 0. The first was shared with key 1, and is
+    // withdrawn. Half of the fourth is the target of a redirect. The rest is private.
     let memory = Region::private(5 * SHARED_BYTES);
     memory.write(0, &[UNTOUCHED; 5 * SHARED_BYTES]).ok()?;
     let mut inbox = Inbox::default();

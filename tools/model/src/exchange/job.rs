@@ -697,10 +697,10 @@ fn ranks_of(prefix: &str) -> Result<u32, String> {
     let missing = || (0..last).filter(|rank| !ranks.contains(rank));
     if let Some(first) = missing().next() {
         return Err(format!(
-            "{} is missing; number of ranks from 0 to {last} without a trace: {}; copy the missing \
-             traces here",
+            "{} is missing (traces missing: {} of {}); copy the missing traces here",
             path_of(prefix, first),
-            missing().count()
+            missing().count(),
+            last + 1
         ));
     }
     Ok(last + 1)

@@ -174,8 +174,8 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
     for (name, Communicator { ranks, members, .. }) in &found {
         if let Some(missing) = (0..*ranks).find(|rank| !members.contains_key(rank)) {
             return Err(format!(
-                "communicator {name} has {ranks} ranks, of which {} have a recording here; give \
-                 the recording of rank {missing} too",
+                "communicator {name} has {ranks} ranks (recordings here: {}); give the recording \
+                 of rank {missing} too",
                 members.len()
             ));
         }
@@ -529,7 +529,7 @@ mod tests {
             (String::new(), "calls.json is empty"),
             (one(0, 2, 9) + "nonsense", "calls.json:2: expected ident"),
             ("ferroccl: rank 0 of 2".to_owned(), "dump with FERROCCL_DUMP=FILE.json"),
-            (one(0, 2, 9), "of which 1 have a recording here; give the recording of rank 1 too"),
+            (one(0, 2, 9), "(recordings here: 1); give the recording of rank 1 too"),
             (one(0, 4_000_000_000, 9), "is invalid"),
             (one(0, 262_144, 9), "give the recording of rank 1 too"),
             (one(2, 2, 9), "rank 2 of 2 ranks is invalid"),

@@ -1,4 +1,5 @@
-//! F9: hashed queue pairs compared with plain ECMP.
+//! F9: ECMP whose hash includes the queue pair (E-ECMP), compared with plain ECMP. With plain ECMP,
+//! all queue pairs of a connection take the same path.
 
 use ccl_core::types::Collective;
 use ccl_plot::Figure;
@@ -15,7 +16,7 @@ use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f9",
-    title: "all_reduce with queue pairs that are hashed, compared with plain ECMP",
+    title: "all_reduce with ECMP that hashes queue pairs, compared with plain ECMP",
     source: "E-ECMP with queue pair scaling makes all_reduce up to 40 % faster than ECMP \
              without scaling (§5.3.2, Figure 7)",
     parameters: &[
@@ -79,16 +80,16 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     };
     let mut findings = Findings::default();
     let largest = SIZES_MIB[SIZES_MIB.len() - 1];
-    let what = format!("gain of {pairs} queue pairs that are not hashed");
+    let what = format!("gain of {pairs} queue pairs with plain ECMP");
     findings.expect(what, Unit::Part, gain(1, largest), Expected::About(0.0));
     let gains = SIZES_MIB.map(|mib| (f64::from(mib) * f64::from(1 << 20), gain(2, mib)));
     for (bytes, gain) in gains {
         let size = Unit::Bytes.text(bytes);
-        let what = format!("gain of {pairs} queue pairs that are hashed, {size}");
+        let what = format!("gain of {pairs} queue pairs with E-ECMP, {size}");
         findings.note(what, Unit::Part, gain);
     }
     let most = gains.iter().map(|(_, gain)| *gain).fold(f64::NEG_INFINITY, f64::max);
-    let what = format!("largest gain of {pairs} queue pairs that are hashed");
+    let what = format!("largest gain of {pairs} queue pairs with E-ECMP");
     findings.expect(what, Unit::Part, most, Expected::About(0.40));
     let axes = ("bytes of the buffer", "gain");
     let figure = Figure::lines("f9-gain", "Hashed queue pairs over ECMP", axes, (true, false));

@@ -151,10 +151,7 @@ fn missing_files_are_named() {
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.1.et")).unwrap();
     let error = refused(None);
-    assert!(
-        error.contains("train.1.et is missing; number of ranks from 0 to 3 without a trace: 1;"),
-        "{error}"
-    );
+    assert!(error.contains("train.1.et is missing (traces missing: 1 of 4);"), "{error}");
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
