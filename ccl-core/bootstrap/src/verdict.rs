@@ -53,7 +53,8 @@ pub struct Ask {
     pub previous: Option<Verdict>,
 }
 
-/// Answer of a rank to the coordinator. Ranks pass it on along the route that the question took.
+/// Answer of a rank to the coordinator. Ranks pass the answer back along the route
+/// of the question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// Epoch of the question.

@@ -26,10 +26,7 @@ pub(crate) const POINTS: &[Point] = &[
         name: "unused memory can be deregistered; a put from it is then refused",
         check: given_back,
     },
-    Point {
-        name: "a put under way writes nothing to memory after its deregistration",
-        check: withdrawn,
-    },
+    Point { name: "a put under way writes nothing to deregistered memory", check: withdrawn },
 ];
 
 /// Fills the source of side 0 with `byte`, and posts 16 puts of the whole source in one call. The

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ccl_core::transport::{Address, TransportError};
 use ccl_socket::Location;
 
-/// Proxy between the peers that connect to it and a listener.
+/// Proxy in front of a listener: it passes on the streams of the peers that connect to it.
 #[derive(Debug)]
 pub struct Proxy {
     /// Address of the proxy.
@@ -24,7 +24,7 @@ pub struct Proxy {
 struct State {
     /// Both streams of each connection: the one that was accepted comes first.
     open: Mutex<Vec<[TcpStream; 2]>>,
-    /// True if the end of one stream does not end the other.
+    /// True if one stream of a connection stays open when the other one closes.
     is_one_sided: AtomicBool,
     refuses: AtomicBool,
     ends: AtomicBool,

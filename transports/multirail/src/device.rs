@@ -107,7 +107,8 @@ impl Device for RailsDevice {
     }
 
     /// Allocates memory with the first device that can, and registers it with the others. Devices
-    /// that fail are left out, because links can be made without them; a shortage is an error.
+    /// that fail are left out, because links can be made without them. A shortage of memory or of
+    /// another resource is an error.
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
         let (mut keys, mut failed) = (Vec::new(), None);
         for device in &self.with.devices {

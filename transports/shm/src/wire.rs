@@ -142,8 +142,8 @@ pub(crate) struct Offer {
     pub(crate) id: u64,
     /// Length of the memory in bytes.
     pub(crate) bytes: usize,
-    /// Random bytes in this offer and in its remote key, which the caller passes to the peer. A key
-    /// with other bytes is refused.
+    /// Random bytes. The remote key of the memory, which the caller passes to the peer, has the
+    /// same bytes; a key with other bytes is refused.
     pub(crate) nonce: [u8; 16],
 }
 

@@ -16,8 +16,8 @@ const BUFFER_BYTES: usize = 32 << 10;
 const BEHIND_BYTES: usize = 2 << 10;
 /// Number of payload bytes from which on a frame counts as long.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Limit on the missing bytes of a frame. Up to this limit, a stripe reads again at once after a
-/// read that has emptied the socket.
+/// Largest number of missing bytes of a frame for which a stripe reads again at once after a read
+/// that has emptied the socket.
 const SOON_BYTES: usize = 128 << 10;
 /// Largest number of reads in one call of [`Incoming::read`].
 const READS_PER_TURN: usize = 64;

@@ -180,7 +180,7 @@ mod tests {
             (answer(&[("i-1", "x", &[])]), "it.json:7: \"i-1\" is below 0 nodes"),
             (
                 answer(&[("i-1", "x", &["t", "l"]), ("i-2", "x", &["u", "l"])]),
-                "\"l\" is below u in the entry of \"i-2\", but below t in the entry of \"i-1\"",
+                "above node \"l\", the entry of \"i-2\" lists u, but the entry of \"i-1\" lists t",
             ),
             (answer(&[("i-1", "x\u{7}", nodes)]), "has control characters"),
         ] {

@@ -63,14 +63,14 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
             let (known, first) = *above.entry(node).or_insert((higher, id));
             if known != higher {
                 let list = |nodes: &[String]| match nodes {
-                    [] => "nothing".to_owned(),
+                    [] => "no node".to_owned(),
                     nodes => nodes.join(", "),
                 };
                 return Err((
                     host,
                     format!(
-                        "node \"{node}\" is below {} in the entry of \"{id}\", but below {} in the \
-                         entry of \"{first}\"; list the same nodes above it in all entries, the \
+                        "above node \"{node}\", the entry of \"{id}\" lists {}, but the entry of \
+                         \"{first}\" lists {}; list the same nodes above it in all entries, the \
                          highest first",
                         list(higher),
                         list(known)
@@ -141,9 +141,21 @@ mod tests {
             (&[("a", "")], 0, "\"a\" is below 0 nodes"),
             (&[("", "t")], 0, "is empty or unprintable"),
             (&[("a\u{1b}", "t")], 0, "is empty or unprintable"),
-            (&[("a", "t m l"), ("b", "t n l")], 1, "\"l\" is below t, n in the entry of \"b\""),
-            (&[("a", "t m"), ("b", "m t")], 1, "\"m\" is below nothing in the entry of \"b\""),
-            (&[("a", "t t")], 0, "is below t in the entry of \"a\", but below nothing in the"),
+            (
+                &[("a", "t m l"), ("b", "t n l")],
+                1,
+                "above node \"l\", the entry of \"b\" lists t, n",
+            ),
+            (
+                &[("a", "t m"), ("b", "m t")],
+                1,
+                "above node \"m\", the entry of \"b\" lists no node",
+            ),
+            (
+                &[("a", "t t")],
+                0,
+                "the entry of \"a\" lists t, but the entry of \"a\" lists no node",
+            ),
         ] {
             let (at, problem) = check(&placed(hosts), &Fabric::default()).unwrap_err();
             assert!(at == host && problem.contains(words), "{at}: {problem}");

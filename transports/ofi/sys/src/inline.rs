@@ -228,8 +228,8 @@ pub unsafe fn fi_cq_wait_fd(queue: *mut fid_cq, descriptor: &mut c_int) -> c_int
     call!((*queue).fid.ops, control(&raw mut (*queue).fid, FI_GETWAIT, into))
 }
 
-/// Checks that a wait for the descriptors of completion queues misses nothing. Returns an error if
-/// a completion is waiting, or the provider has work to do.
+/// Prepares a wait for the descriptors of completion queues. Returns an error if a completion is
+/// already there, or the provider has work to do: the caller then must not wait.
 ///
 /// # Safety
 ///
