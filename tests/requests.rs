@@ -236,8 +236,9 @@ fn wrong_buffers_and_foreign_requests_are_refused() {
     });
 }
 
-/// Checks that 320 requests can be queued at once. A communicator keeps at most 64 plans (prepared
-/// programs); these requests share 24: two collectives, three roots, four algorithms.
+/// Checks that 320 requests can be queued at once: more than the 64 plans (prepared programs) that
+/// a communicator keeps. The requests share 24 plans: two collectives, three roots, four
+/// algorithms.
 #[test]
 fn requests_may_outnumber_the_kept_plans() {
     let small = config_with(|config| config.slots = 2);

@@ -199,8 +199,8 @@ fn agree() -> Result<(), Error> {
 fn parts() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let rank = c.rank();
-    // One part is without rank 0. The keys fall as the ranks rise, so the member with the highest
-    // rank becomes rank 0 of its part.
+    // The part of the odd ranks is without rank 0. The keys fall as the ranks rise, so the member
+    // with the highest rank becomes rank 0 of its part.
     let mut part = c.split(i64::from(rank % 2), -i64::from(rank))?.unwrap();
     let mut members = vec![0; part.ranks() as usize];
     part.all_gather(&[rank], &mut members)?;

@@ -102,8 +102,9 @@ pub(super) fn algorithm_of(size: u64) -> Option<&'static str> {
     algorithm::all().nth(index).map(|algorithm| algorithm.name)
 }
 
-/// Two copies of a recording, made one after the other. A record whose number is equal in both
-/// copies was not written between the copies, so its words in the first copy belong together.
+/// Two copies of a recording, made one after the other. If a record has the same number in both
+/// copies, and this number is not 0, the record's words in the first copy belong together. An
+/// exception is the oldest operation of a full ring ([`Page::entries`]).
 pub(super) struct Page<'a> {
     first: &'a [u8; BYTES],
     second: &'a [u8; BYTES],
@@ -160,8 +161,8 @@ impl<'a> Page<'a> {
     /// Returns the last operations, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = (0..ENTRIES).filter_map(|index| self.entry(index)).collect();
-        // The oldest entry of a full ring is left out: it lies behind the newest entry, so the
-        // writer may have been changing it (`record::publish_at`).
+        // The oldest entry of a full ring is left out. In the ring, this entry follows the newest
+        // one, so the writer may have been changing it (`record::publish_at`).
         let newest = (0..ENTRIES).map(|index| word(self.second, entry_at(index))).max();
         let stands = |entry: &Entry| entry.number + ENTRIES as u64 - 1 > newest.unwrap_or(0);
         entries.retain(|entry| entry.number <= u64::MAX >> 1 && stands(entry));

@@ -50,8 +50,8 @@ pub struct Member {
 /// Address where a rank listens for control connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contact {
-    /// IPv6 address (IPv4 mapped). Zero if the listener is rank 0, or a rank on rank 0's host: a
-    /// rank that connects then uses the address at which it reaches rank 0.
+    /// IPv6 address (IPv4 mapped). Zero if each other rank uses the address at which that rank
+    /// reaches rank 0. The listener is then rank 0, or a rank on rank 0's host.
     ip: [u8; 16],
     /// TCP port.
     pub port: u16,

@@ -53,8 +53,7 @@ pub struct Ask {
     pub previous: Option<Verdict>,
 }
 
-/// Answer of a rank to the coordinator. Ranks pass the answer back along the route
-/// of the question.
+/// Answer of a rank to the coordinator. Ranks pass the answer back along the route of the question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// Epoch of the question.

@@ -53,7 +53,7 @@ pub(super) struct Offer {
     /// Number of CTS records of each link, or 0. The records follow all slots in memory.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
-    /// True if the sender must put a seal before each short message ([`super::seal`]).
+    /// True if the sender is to put a seal before short messages ([`super::seal`]).
     pub(super) seals: bool,
     pub(super) key: RemoteKey,
 }

@@ -24,9 +24,9 @@ pub(crate) trait Number: Copy + 'static {
 }
 
 /// Implements `Number` for integers. `$wide` holds every value of the type exactly. Where `$wide`
-/// is a float, the division may round. Rounding never makes an integer of a
-/// quotient that is none: the quotient is at least `1 / count` away from every integer, far more
-/// than the rounding error.
+/// is a float, the division may round. If the quotient is not an integer, rounding does not make it
+/// one: the quotient is at least `1 / count` away from every integer, far more than the rounding
+/// error.
 macro_rules! integers {
     ($($int:ty => $wide:ty;)*) => {$(
         impl Number for $int {

@@ -72,7 +72,9 @@ impl DeviceReports {
             DeviceReport::Has { .. } => None,
         });
         if let Some((rank, why)) = lacking {
-            return Some(format!("rank {rank} has no adapter that is taken by default: {why}"));
+            return Some(format!(
+                "rank {rank} has no adapter that FERROCCL_TRANSPORT=auto takes: {why}"
+            ));
         }
         let first = self.layers().next();
         let is_mixed = self.layers().any(|layer| Some(layer) != first);

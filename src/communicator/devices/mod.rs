@@ -170,8 +170,8 @@ fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     });
 }
 
-/// Returns the choice of `auto` for ranks on several hosts, as in `shm+verbs`, and the reason; none
-/// if the configuration names a transport or there is no candidate.
+/// Returns the name of the choice of `auto` for ranks on several hosts, such as `shm+verbs`, and
+/// the reason; none if the configuration names a transport or there is no candidate.
 pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'static str, String)> {
     let auto = Choice::named(transports::AUTO).ok()?;
     if config.transport != transports::AUTO || candidates.is_empty() {
@@ -488,7 +488,7 @@ mod tests {
             all.sort_unstable();
             assert_eq!(all, [0, 1, 2, 3], "each device has one rank: {ranks:?}");
         }
-        // Rank 0 is near to no device, rank 1 may run anywhere, and rank 2 is near to devices.
+        // Rank 0 is near to no device, rank 1 may run anywhere, and rank 2 is near to two devices.
         assert_eq!(
             taken(&devices, &[Some(7), None, Some(0)], 4),
             [vec![0, 1], vec![2, 3], vec![0, 1]]

@@ -104,7 +104,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
-        return Ok(Verdict::Skipped("lanes do not wait for their own farewells"));
+        return Ok(Verdict::Skipped("lanes do not wait until their farewells are delivered"));
     }
     let bytes = fixture.device(0).caps().message_bytes_max.min(1_000_000);
     let pair = &mut Pair::new(fixture, bytes)?;

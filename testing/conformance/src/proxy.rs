@@ -11,7 +11,7 @@ use std::time::Duration;
 use ccl_core::transport::{Address, TransportError};
 use ccl_socket::Location;
 
-/// Proxy in front of a listener: it passes on the streams of the peers that connect to it.
+/// Proxy in front of a listener. Peers connect to the proxy, which connects each to the listener.
 #[derive(Debug)]
 pub struct Proxy {
     /// Address of the proxy.

@@ -412,8 +412,8 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
-    // Four bits cannot tell so many endpoints apart. A transport whose writes carry 32 bits of data
-    // has only four bits beside the immediate.
+    // More endpoints than four bits can tell apart. If a transport's writes carry 32 bits of data,
+    // four bits are left beside the immediate.
     const ENDPOINTS: usize = 20;
     let pair = &mut Pair::new(fixture, ENDPOINTS * 8)?;
     let mut routes = vec![(pair.ends[0].endpoint, pair.ends[1].endpoint, pair.ends[0].remote)];

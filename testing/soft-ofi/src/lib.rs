@@ -155,8 +155,8 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
-    /// Makes one packet fail at each endpoint, and returns the number of endpoints that have an
-    /// event queue. The packet is internal to the provider and belongs to no request. The failed
+    /// Makes one packet fail at each endpoint. Returns the number of endpoints that have an event
+    /// queue. The packet is internal to the provider and belongs to no request. The failed
     /// completion has no context, as in older providers. Tests check that each endpoint has an
     /// event queue: libfabric's EFA provider ends the process if an internal packet fails at an
     /// endpoint without an event queue.

@@ -66,8 +66,8 @@ pub(crate) struct Device {
 pub(crate) struct Queue {
     pub(crate) device: u32,
     pub(crate) room: usize,
-    /// Completions, each with the number of its queue pair, and the number of requests that leave
-    /// the queue pair's queue with the completion.
+    /// Completions, each with the number of its queue pair, and the number of requests whose room
+    /// in the queue pair the completion frees.
     pub(crate) completions: VecDeque<(ibv_wc, u32, usize)>,
     /// True if the next completion signals the channel.
     pub(crate) armed: bool,

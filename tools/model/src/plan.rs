@@ -69,8 +69,9 @@ pub struct Estimate {
 ///
 /// # Errors
 ///
-/// When the collective has no blocks of equal length, or fewer bytes than an element per block;
-/// when the cluster has too few hosts, too many ranks, or a network of unknown bandwidth.
+/// When the collective has no blocks of equal length; when `bytes` is less than one element for
+/// each block; when the cluster has too few hosts, too many ranks, or a network of unknown
+/// bandwidth.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
     let PlanRequest { collective, bytes, data_type, topology, .. } = *request;
     let scene = Scene::of(topology, request.hosts)?;

@@ -1,6 +1,6 @@
-//! One set of functions with which the points call a plugin, whatever version of the interface it
-//! has. If a function differs between versions, an enum has its signatures, and this module
-//! converts the arguments.
+//! Functions with which the points call a plugin: one set for all versions of the interface. If a
+//! function differs between versions, an enum has its signatures, and this module converts the
+//! arguments.
 //!
 //! A plugin's contexts, communicators, registrations and requests are numbers here; this program
 //! never dereferences them. The methods of [`Calls`] are safe to call, whatever the arguments: they

@@ -20,7 +20,7 @@
 //!    written through this end. Over the other rails, this side tells the peer the immediates of
 //!    the puts that are not done, and how many puts are done.
 //! 2. The peer takes in all arrivals, closes its own end, and answers which of the unfinished puts
-//!    have arrived. The peer also asks the first side about its own unfinished puts.
+//!    have arrived. The peer's own unfinished puts are handled alike.
 //! 3. Puts that have arrived are done; the others are repeated over other rails. A put without an
 //!    immediate is always repeated: it writes the same bytes to the same address.
 //!

@@ -1,4 +1,4 @@
-//! Memory keys. The remote key of this transport consists of the memory's keys on all rails.
+//! Memory keys. A remote key of this transport holds the memory's keys on all rails.
 
 use std::sync::Arc;
 

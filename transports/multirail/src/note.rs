@@ -60,8 +60,8 @@ pub(crate) enum Note {
     Keys(Vec<(u32, Vec<u8>)>),
     /// This side has sent all its keys, and now accepts the peer's keys over the rail.
     Ready,
-    /// Answer to [`Note::Ready`] after this side has sent the keys again that the sender of `Ready`
-    /// may have missed.
+    /// Answer to [`Note::Ready`], after this side has sent all its keys again: the sender of
+    /// `Ready` may have missed some keys.
     KeysSent,
     /// Address of a device of this side.
     Address {

@@ -36,7 +36,8 @@ pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
     pub(crate) rails: u8,
-    /// Count of the listener's devices whose addresses the dialling side knows: the first devices.
+    /// Number of the listener's devices whose address the dialling side knows, counted from the
+    /// first.
     pub(crate) known: u8,
     /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,

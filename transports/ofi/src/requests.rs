@@ -16,7 +16,7 @@ use crate::native::{Domain, LOCAL, Memory, RANGES_MAX, Range, transport_error};
 /// Number of message heads in one registration of memory.
 const CHUNK_HEADS: usize = 64;
 
-/// A request to the provider: a write, or one message of a put.
+/// A request to the provider: a put as one write, or one message of a put that is sent as messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) endpoint: EndpointId,

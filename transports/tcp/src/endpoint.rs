@@ -140,9 +140,8 @@ impl Endpoint {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }
 
-    /// Redirects bytes that the peer puts into `from`: they are written to other memory instead.
-    /// With
-    /// `None`, ends the redirect.
+    /// Redirects bytes that the peer puts into `from`: these bytes arrive in the memory `into`
+    /// instead. If `into` is `None`, undoes the redirect.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -241,9 +240,9 @@ impl Endpoint {
         }
     }
 
-    /// Queues an acknowledgement on each stripe that needs one: many received frames or bytes are
-    /// unacknowledged, or one frame has been for [`ACK_DELAY_MAX`]. Bytes do not count if puts are
-    /// done when written.
+    /// Queues an acknowledgement on each stripe that has received many unacknowledged frames, many
+    /// unacknowledged bytes, or a frame that has been unacknowledged for [`ACK_DELAY_MAX`]. The
+    /// number of bytes does not count if puts are done when written.
     pub(crate) fn acknowledge(&mut self, now: Instant) {
         for stripe in &mut self.stripes {
             let received = stripe.incoming.received();

@@ -25,9 +25,9 @@ pub(crate) struct Put {
     /// Identifier for the completion; none for a note. With [`Outgoing::done_when_written`], it is
     /// taken out when the put is written, since the put is done then.
     pub(crate) id: Option<u64>,
-    /// True while the memory still holds the put's bytes. With [`Outgoing::done_when_written`], the
-    /// put is done before the peer acknowledges it. From then on, this is false: the memory may
-    /// change.
+    /// True while the memory still holds the put's bytes. With [`Outgoing::done_when_written`],
+    /// false once the put is written: the put is then done, so the memory may change, although the
+    /// peer has not acknowledged the put yet.
     pub(crate) has_bytes: bool,
     /// True for credits, CTS and notes, of which there are never many.
     pub(crate) is_control: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Outgoing {
     sent: usize,
     /// Number of bytes that the socket has taken of the first frame that it has not taken in full.
     written: usize,
-    /// Header of that frame, if `written` is above 0.
+    /// Header with which the writing of the partly written frame began, if `written` is above 0.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
@@ -235,8 +235,8 @@ impl Outgoing {
         connection: &mut Connection,
         received: u32,
     ) -> Result<(bool, bool), ConnectionEnd> {
-        // If headers are still queued here, a frame is partly written. The headers must follow it,
-        // so only that frame is written.
+        // Headers that are still queued here must follow a partly written frame, so only that frame
+        // is written.
         let frames = if self.bare_headers.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
         let frames = frames.min(self.queue.len() - self.sent);

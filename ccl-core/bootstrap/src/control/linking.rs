@@ -80,7 +80,7 @@ impl Control {
                 Some(rank) if !self.leaving => {
                     let reason = silent_for(now.since(link.last_received));
                     self.declare_dead(rank, reason, None, now);
-                    // If the rank has left, the call above did nothing: its connection ends here.
+                    // `declare_dead` does nothing if the rank has left: the connection ends here.
                     if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
                         self.links.remove(&connection);
                     }
@@ -208,12 +208,12 @@ impl Control {
             Some(rank) => {
                 let reason = FailureReason::Protocol { text: breach.to_string() };
                 self.declare_dead(rank, reason, None, now);
-                // If the rank has left, the call above did nothing: its connection ends here.
+                // `declare_dead` does nothing if the rank has left: the connection ends here.
                 if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
                     self.links.remove(&connection);
                 }
             }
-            // Another program probably listens at the rank's port: it counts as a refusal.
+            // Another program probably listens at the rank's port. The breach counts as a refusal.
             None => self.dial_failed(connection, true, now),
         }
     }

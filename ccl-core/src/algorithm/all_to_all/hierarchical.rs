@@ -87,8 +87,8 @@ fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2
     });
 }
 
-/// Returns the slice of a scratch buffer that has all `blocks` blocks of a message. The last
-/// argument of `scratch` gives the length of the slice: that of the same number of input blocks.
+/// Returns the slice of a scratch buffer that has all `blocks` blocks of a message. All blocks have
+/// the same length, so the slice is as long as the same number of blocks of the input.
 fn waiting(name: u8, blocks: u32) -> Slice {
     let all = Parts::range(Affine::constant(0), blocks, 0);
     scratch(name, all, input(all))

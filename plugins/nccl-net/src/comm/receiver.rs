@@ -23,12 +23,12 @@ use crate::table::{Id, RequestId};
 /// peer's ring of records.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations known to the peer at which [`Receiver::forget_gone`] begins to withdraw
-/// deregistered ones.
+/// Limit: from this number of registrations on that the peer knows, [`Receiver::forget_gone`]
+/// withdraws deregistered ones.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
-/// withheld, because short messages arrive in slots without it. But the sender's message may be
-/// long even though its buffer is short, and the sender of a long message waits for the CTS.
+/// withheld, because short messages arrive in slots without it. But a message can be longer than
+/// the receive buffer posted for it, and the sender of a long message waits for the CTS.
 const CTS_AFTER: Duration = Duration::from_millis(1);
 /// Time after which withheld CTS are sent even while messages arrive.
 const CTS_AT_LAST: Duration = Duration::from_millis(10);
@@ -113,9 +113,9 @@ pub(crate) struct Receiver {
     /// Slot in which a message has arrived contrary to the guesses, if any; new guesses begin after
     /// this slot.
     astray: Option<usize>,
-    /// True after a message has arrived in a guessed slot although its CTS had been sent, until no
-    /// group with a sent CTS lacks messages. No slot is guessed during that time, because nobody
-    /// can predict which slots the messages without a CTS will take.
+    /// True while no slot is guessed for the following reason. A message whose own CTS had been
+    /// sent has arrived in a slot that was guessed for another message. Until all groups whose CTS
+    /// was sent have all their messages, nobody can predict the slots of the other messages.
     is_mixed: bool,
     /// True if messages were placed directly since the lane's last `flush_acknowledgements`.
     was_placed: bool,
@@ -598,8 +598,8 @@ impl Receiver {
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
     /// announced. A quarter is enough while messages are held or slots are not guessed, because
     /// then the peer may need a slot for a message with a CTS. The peer reserves at least a quarter
-    /// of all slots for messages with a CTS. While fewer than a quarter are unannounced, the
-    /// unannounced slots cannot use up the peer's whole reserve.
+    /// of all slots for messages with a CTS, and takes unannounced slots for occupied. If fewer
+    /// than a quarter of all slots are unannounced, one slot of this reserve is left.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

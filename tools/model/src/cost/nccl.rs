@@ -74,7 +74,7 @@ impl Ranks {
     }
 
     /// Returns the latency of an all_gather or a reduce_scatter by parallel trees (PAT), one rank
-    /// per node: `base + log2(M) net / 3.5 + 2.8 n`.
+    /// per node: `base + log2(M) · net / 3.5 + 2.8 · n`.
     #[must_use]
     pub fn pat_us(&self) -> f64 {
         let simple = Protocol::Simple as usize;

@@ -131,8 +131,8 @@ impl Topology {
             return wrong(
                 At::Fabric,
                 format!(
-                    "{} NICs of each host are on the network, but a machine has at most {most}; \
-                     write a number from 1 to {most}, or add NICs to a machine",
+                    "{} NICs of each host are on the network; write a number from 1 to {most} (the \
+                     most that a machine has), or add NICs to a machine",
                     fabric.nics
                 ),
             );

@@ -155,8 +155,9 @@ impl Notices {
         random: &mut Random,
     ) -> bool {
         if marked > 0.0 && packets > 0.0 && !self.is_marked {
-            // `packets` may have a fraction. For the last, partial packet, the probability is
-            // multiplied by its fraction. `powf` is not used: its result depends on the C library.
+            // `packets` may have a fraction. The probability that this part of a packet is marked
+            // is `marked` times the fraction. `powf` is not used: its result depends on the C
+            // library.
             let (whole, part) = (packets.floor(), packets.fract());
             let unmarked = (1.0 - marked).max(0.0);
             let unmarked = unmarked.powi(whole as i32) * (1.0 - marked * part);

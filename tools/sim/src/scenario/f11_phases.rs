@@ -1,6 +1,6 @@
 //! F11: a zone in four phases of its history. In phases 1 and 2, flows have pinned paths; in phases
-//! 3 and 4, a controller does traffic engineering (TE). For all NICs of a rack together, the
-//! uplinks have 1, 2, 2 and 1.125 times the bandwidth of the NICs.
+//! 3 and 4, a controller does traffic engineering (TE). The uplinks of a rack together have 1, 2, 2
+//! and 1.125 times the bandwidth of the rack's NICs.
 
 use ccl_plot::Figure;
 
@@ -28,7 +28,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 /// Phases: name, bandwidth of an uplink divided by the bandwidth of a NIC, number of uplinks per
-/// rack (a rack has 16 NICs), and routing. The name has the ratio of all NICs to all uplinks.
+/// rack (a rack has 16 NICs), and routing. The name has the ratio of the bandwidth of all NICs to
+/// that of all uplinks.
 const PHASES: [(&str, f64, u32, Scheme); 4] = [
     ("1: pinned, 1:1", 1.0, 16, Scheme::Pinned),
     ("2: pinned, 1:2", 2.0, 16, Scheme::Pinned),

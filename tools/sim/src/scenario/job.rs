@@ -45,7 +45,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
             value: 64.0,
             what: "limit on the MiB in flight to a receiver",
         },
-        Parameter { name: "nic_kib", value: 2048.0, what: "most KiB in flight from a NIC" },
+        Parameter { name: "nic_kib", value: 2048.0, what: "limit on the KiB in flight from a NIC" },
         Parameter { name: "late_us", value: 0.0, what: "microseconds that rank 0 is late" },
         Parameter { name: "exact", value: 0.0, what: "1: compute rates anew at every event" },
     ],

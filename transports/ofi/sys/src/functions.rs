@@ -53,8 +53,8 @@ pub fn system() -> Result<&'static Functions, &'static LoadError> {
 }
 
 fn load() -> Result<Functions, LoadError> {
-    // SAFETY: opening the library only runs its initialisers. They are made to run in any program,
-    // as they do at the start of programs that link the library.
+    // SAFETY: opening the library only runs its initialisers, which also run at the start of each
+    // program that links the library.
     let library = keep_signal_handlers(|| unsafe { Library::new(LIBRARY) });
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);
