@@ -184,8 +184,8 @@ impl CpuPorts {
             let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);
             // SAFETY: the caller's promise. `owner` is a placeholder that does not keep the memory
             // alive: `close` ends every use of the region before the caller has its buffers back.
-            // The region is written only where the program asks for a message, so never in a buffer
-            // that is only read.
+            // The region is written only where the program receives a message, so never in a
+            // buffer that is only read.
             Some(unsafe { Region::new(start, bytes, owner) })
         }));
     }

@@ -23,8 +23,8 @@ use crate::table::{Id, RequestId};
 /// peer's ring of records.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Limit: from this number of registrations on that the peer knows, [`Receiver::forget_gone`]
-/// withdraws deregistered ones.
+/// Number of registrations that the peer must know before [`Receiver::forget_gone`] is called. That
+/// function withdraws deregistered ones.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
 /// withheld, because short messages arrive in slots without it. But a message can be longer than
@@ -113,9 +113,9 @@ pub(crate) struct Receiver {
     /// Slot in which a message has arrived contrary to the guesses, if any; new guesses begin after
     /// this slot.
     astray: Option<usize>,
-    /// True while no slot is guessed for the following reason. A message whose own CTS had been
-    /// sent has arrived in a slot that was guessed for another message. Until all groups whose CTS
-    /// was sent have all their messages, nobody can predict the slots of the other messages.
+    /// True after a message with a CTS has arrived in a slot that was guessed for another message.
+    /// No slot is guessed then: nobody can predict the slots of messages without a CTS. False again
+    /// when all groups whose CTS was sent have all their messages.
     is_mixed: bool,
     /// True if messages were placed directly since the lane's last `flush_acknowledgements`.
     was_placed: bool,
@@ -596,10 +596,10 @@ impl Receiver {
     }
 
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
-    /// announced. A quarter is enough while messages are held or slots are not guessed, because
-    /// then the peer may need a slot for a message with a CTS. The peer reserves at least a quarter
-    /// of all slots for messages with a CTS, and takes unannounced slots for occupied. If fewer
-    /// than a quarter of all slots are unannounced, one slot of this reserve is left.
+    /// announced. While messages are held or slots are not guessed, the peer may need a slot for a
+    /// message with a CTS, so it is told at a quarter already. The reason for a quarter: the peer
+    /// keeps at least a quarter of all slots for messages with a CTS, and it counts unannounced
+    /// slots as occupied. Fewer unannounced slots than a quarter cannot be all of the kept ones.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

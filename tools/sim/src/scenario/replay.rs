@@ -115,7 +115,7 @@ struct Replaying<'a> {
     /// Per tier: max-to-mean ratios of the intervals that loaded it.
     ratios: Vec<Vec<f64>>,
     seen: Vec<Seen>,
-    /// Placement interval in which the controller set the current paths.
+    /// Number of the controller's own interval in which it set the current paths.
     placed: Option<usize>,
 }
 
