@@ -345,6 +345,7 @@ impl Control {
                 return;
             }
             link.last_received = now;
+            link.silent_since = link.silent_since.max(self.ticked);
             let message = match link.decoder.feed(&mut bytes) {
                 Ok(None) => return,
                 Ok(Some(frame)) => Message::decode(&frame).map_err(Breach::from),
@@ -365,9 +366,18 @@ impl Control {
         match self.links.get(&connection).map(|link| &link.stage) {
             Some(Stage::Up(rank)) => {
                 let rank = *rank;
-                self.links.remove(&connection);
+                let link = self.links.remove(&connection);
+                let silence = link.map_or(Duration::ZERO, |link| now.since(link.silent_since));
+                // The connection of a killed process closes at once. A close after a silence may
+                // have another cause: the network was split, and the other side has closed its
+                // connections with the ranks that it counts as dead. The peer may then be alive.
+                let ControlTiming { silence: limit, heartbeat } = self.timing;
+                let reason = match silence < (limit / 2).max(heartbeat * 3) {
+                    true => FailureReason::HungUp,
+                    false => linking::silent_for(silence),
+                };
                 if !self.leaving {
-                    self.declare_dead(rank, FailureReason::HungUp, None, now);
+                    self.declare_dead(rank, reason, None, now);
                 }
             }
             Some(Stage::Closing) => drop(self.links.remove(&connection)),

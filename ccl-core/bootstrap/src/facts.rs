@@ -22,9 +22,9 @@ pub(super) struct Facts {
     /// Failure of this rank, as other ranks report it. Once set, this rank takes part in nothing.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
-    /// True if this rank coordinates, and wants to go on with the ranks that are still here. A new
-    /// verdict is then due also when a survivor of the last verdict has left, not only when one has
-    /// died.
+    /// True if this rank coordinates, and wants to go on with the ranks that are still here. Then a
+    /// new verdict is due when a survivor of the last verdict has left or died; otherwise, only
+    /// when one has died.
     pub(super) reconvenes: bool,
     /// Ranks that gave up after the failure.
     pub(super) withdrawn: BTreeMap<Rank, Failure>,
@@ -93,10 +93,15 @@ impl Facts {
     }
 
     /// Takes in a death, which overrides a goodbye: a rank that was killed while it said goodbye
-    /// has not told every rank, and all ranks must come to the same view of that rank.
+    /// has not told every rank, and all ranks must come to the same view of that rank. For the same
+    /// reason, the proof of a death overrides a guess.
     fn insert_death(&mut self, failure: &Failure) -> bool {
-        if self.dead.contains_key(&failure.rank) {
-            return false;
+        if let Some(known) = self.dead.get_mut(&failure.rank) {
+            let is_news = known.is_guess() && failure.reason == FailureReason::HungUp;
+            if is_news {
+                *known = failure.reason.clone();
+            }
+            return is_news;
         }
         self.left.remove(&failure.rank);
         if failure.rank == self.rank {
@@ -157,21 +162,20 @@ impl Facts {
         }
     }
 
-    /// Returns the ranks that are dead because they were silent, except those excluded by a
-    /// verdict.
+    /// Returns the ranks that count as dead but may be alive ([`FailureReason::is_guess`]), except
+    /// those excluded by a verdict.
     pub(super) fn silent(&self) -> impl Iterator<Item = Rank> {
         let excluded = |rank: &Rank| {
             self.verdict.as_ref().is_some_and(|verdict| verdict.dead.binary_search(rank).is_ok())
         };
-        let is_silent = |reason: &FailureReason| matches!(reason, FailureReason::Silent { .. });
-        let silent = self.dead.iter().filter(move |(_, reason)| is_silent(reason));
+        let silent = self.dead.iter().filter(|(_, reason)| reason.is_guess());
         silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
     }
 
     /// Returns whether the living ranks form a quorum: they outnumber the silent ranks, or both
-    /// groups have the same size and the lowest rank of both is alive. Silent ranks may live on the
-    /// other side of a broken network; at most one side has a quorum. Ranks excluded by an earlier
-    /// verdict do not count.
+    /// groups have the same size and the lowest of all these ranks is alive. Silent ranks may live
+    /// on the other side of a split network; at most one side has a quorum. Ranks excluded by an
+    /// earlier verdict do not count.
     pub(super) fn has_quorum(&self) -> bool {
         let count = self.silent().count();
         let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);

@@ -76,3 +76,11 @@ pub enum FailureReason {
         text: String,
     },
 }
+
+impl FailureReason {
+    /// Returns whether the rank may be alive: a silent rank may be cut off, and a rank that refuses
+    /// a connection may have gone on without this rank, in another communicator.
+    pub(super) fn is_guess(&self) -> bool {
+        matches!(self, FailureReason::Silent { .. } | FailureReason::Refused)
+    }
+}

@@ -30,14 +30,18 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// Time when the last bytes came from the peer, or when the connection began.
+    /// Time when the last bytes came from the peer, or when the connection began, or when this rank
+    /// last went on after a stop: then it cannot judge the silence before.
     pub(super) last_received: Instant,
+    /// Time since which the peer may have been silent. It is not later than the arrival of the
+    /// peer's last bytes, even if this rank was stopped when they arrived.
+    pub(super) silent_since: Instant,
 }
 
 impl Link {
     pub(super) fn new(stage: Stage, now: Instant) -> Link {
         let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
-        Link { stage, decoder, outbox: Vec::new(), last_received: now }
+        Link { stage, decoder, outbox: Vec::new(), last_received: now, silent_since: now }
     }
 
     pub(super) fn send(&mut self, message: &Message) {

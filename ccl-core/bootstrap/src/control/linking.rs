@@ -265,7 +265,7 @@ impl Control {
     }
 }
 
-fn silent_for(silence: Duration) -> FailureReason {
+pub(super) fn silent_for(silence: Duration) -> FailureReason {
     let silence_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
     FailureReason::Silent { silence_ms }
 }

@@ -1,5 +1,5 @@
-//! Tests of the agreement under thousands of seeds of kills, cut-offs, stops, leaves and slow
-//! connections. Every survivor gets the same verdict in bounded time, no two ranks ever have
+//! Tests of the agreement under thousands of seeds of kills, cut-offs, splits, stops, leaves and
+//! slow connections. Every survivor gets the same verdict in bounded time, no two ranks ever have
 //! different verdicts of one epoch, and each verdict is true. Planted faults are found.
 
 use super::net::{Net, Plan, Random, State};
@@ -30,13 +30,18 @@ fn history(seed: u64, fault: Option<Fault>) -> Net {
         let bound = if random.below(2) == 0 { ranks.min(3) } else { ranks };
         let rank = random.below(bound.into()) as Rank;
         let after = random.below(window_us);
-        let plan = match random.below(12) {
+        let plan = match random.below(13) {
             0..4 => Plan::Kill(rank),
             4..7 => Plan::KillWhileSending(rank, random.below(40)),
             7 => Plan::CutOffWhileSending(rank, random.below(40)),
             8 => Plan::CutOff(rank),
             9 => Plan::Leave(rank),
             10 => Plan::Abort(rank),
+            // Many splits last about as long as the silence after which a rank counts as dead.
+            11 => Plan::Split(
+                rank,
+                [3_000_000, 6_000_000][random.below(2) as usize] + random.below(1_000_000),
+            ),
             _ => {
                 net.plan(after + random.below(9_000_000), Plan::Resume(rank));
                 Plan::Stop(rank)
@@ -163,6 +168,46 @@ fn survivors_of_any_history_agree() {
         }
     }
     assert!(with_verdict > count() / 2, "only {with_verdict} histories had a verdict");
+}
+
+/// Runs one history of a network that is split for about as long as the silence after which a rank
+/// counts as dead. One rank may be stopped for a while, and one side may end its work, with or
+/// without a verdict.
+fn split(seed: u64) -> Net {
+    let mut random = Random(seed);
+    let ranks = 2 + random.below(7) as u32;
+    let mut net = Net::linked(ranks, seed);
+    net.operate();
+    let bound = 1 + random.below(u64::from(ranks) - 1) as Rank;
+    net.plan(random.below(500_000), Plan::Split(bound, 2_800_000 + random.below(800_000)));
+    if random.below(2) == 0 {
+        let (rank, stops) = (random.below(ranks.into()) as Rank, random.below(1_000_000));
+        net.plan(stops, Plan::Stop(rank));
+        net.plan(stops + random.below(4_000_000), Plan::Resume(rank));
+    }
+    if random.below(2) == 0 {
+        let side = if random.below(2) == 0 { 0..bound } else { bound..ranks };
+        let ends = 2_900_000 + random.below(1_500_000);
+        side.for_each(|rank| net.plan(ends + random.below(100_000), Plan::Kill(rank)));
+    }
+    net.run_for(6_000);
+    net.calm();
+    net.run_for(BOUND_MS);
+    net
+}
+
+/// Both sides of a split network may count each other as dead. At most one of them goes on, even if
+/// the split ends while the sides close their connections with each other.
+#[test]
+fn at_most_one_side_of_a_split_network_goes_on() {
+    let mut with_verdict = 0;
+    for seed in 0..count() {
+        match judged(&split(seed)) {
+            Ok(agreed) => with_verdict += u64::from(agreed),
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        }
+    }
+    assert!(with_verdict > count() / 5, "only {with_verdict} histories had a verdict");
 }
 
 /// Calls [`Control::reconvene`](crate::Control::reconvene) repeatedly on each running rank that has

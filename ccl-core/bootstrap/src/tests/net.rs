@@ -101,6 +101,8 @@ struct Wire {
     /// Per end: time when the last bytes to it arrive. Later bytes do not overtake them.
     last: [Instant; 2],
     cut: bool,
+    /// Per end: true if bytes to it that are still under way are lost.
+    is_reset: [bool; 2],
 }
 
 /// Fault or action of a rank, caused by a test.
@@ -115,6 +117,9 @@ pub(super) enum Plan {
     Leave(Rank),
     Abort(Rank),
     Overdue(Rank),
+    /// Split for this number of microseconds between the ranks below this one and the others. What
+    /// they send to each other arrives afterwards.
+    Split(Rank, u64),
 }
 
 pub(super) struct Net {
@@ -123,6 +128,8 @@ pub(super) struct Net {
     pub(super) latency_us_max: u64,
     pub(super) random: Random,
     wires: Vec<Wire>,
+    /// Lowest rank of the second side of a split, and the end of the split.
+    split: (Rank, Instant),
     events: BinaryHeap<Due>,
     count: u64,
     plans: Vec<Plan>,
@@ -150,6 +157,7 @@ impl Net {
             latency_us_max: 1_000,
             random: Random(seed),
             wires: Vec::new(),
+            split: (0, Instant::ZERO),
             events: BinaryHeap::new(),
             count: 0,
             plans: Vec::new(),
@@ -214,9 +222,10 @@ impl Net {
         match event {
             Event::To(rank, input) => self.input(rank, input),
             Event::Wire(wire, end, bytes) => {
-                let Wire { ends, cut, .. } = &self.wires[wire];
+                let Wire { ends, cut, is_reset, .. } = &self.wires[wire];
                 let (rank, Some(connection)) = ends[end] else { return };
-                if !cut {
+                let is_lost = is_reset[end] && bytes.is_some();
+                if !cut && !is_lost {
                     let hang_up = Input::HangUp(connection);
                     self.input(rank, bytes.map_or(hang_up, |b| Input::Bytes(connection, b)));
                 }
@@ -248,7 +257,18 @@ impl Net {
         self.push(self.now + Duration::from_micros(200), Event::Operation);
     }
 
+    /// Returns the moment from which bytes can pass between two ranks: now, or the end of a split.
+    fn passes_at(&self, ranks: [Rank; 2]) -> Instant {
+        let (bound, until) = self.split;
+        let [one, other] = ranks.map(|rank| rank < bound);
+        if one == other { self.now } else { until.max(self.now) }
+    }
+
     fn attempt(&mut self, from: Rank, connection: ConnectionId, to: Rank) {
+        let passes_at = self.passes_at([from, to]);
+        if passes_at > self.now {
+            return self.push(passes_at, Event::ConnectionAttempt(from, connection, to));
+        }
         let back = self.now + self.latency();
         match self.nodes[to as usize].state {
             State::CutOff => {}
@@ -259,6 +279,7 @@ impl Net {
                     ends: [(from, Some(connection)), (to, None)],
                     last: [back; 2],
                     cut: false,
+                    is_reset: [false; 2],
                 });
                 let wire = self.wires.len() - 1;
                 self.input(to, Input::Accept(wire));
@@ -309,7 +330,13 @@ impl Net {
     /// Sends from one end of a wire; `None` closes it.
     fn transmit(&mut self, wire: usize, from: usize, bytes: Option<Vec<u8>>) {
         let to = 1 - from;
-        let at = self.wires[wire].last[to].max(self.now + self.latency());
+        let passes_at = self.passes_at(self.wires[wire].ends.map(|(rank, _)| rank));
+        let at = self.wires[wire].last[to].max(passes_at + self.latency());
+        if bytes.is_none() && passes_at > self.now {
+            // The system resets a closed connection if the peer's bytes reach it before its own
+            // bytes have reached the peer, and its own bytes are then lost.
+            self.wires[wire].is_reset[to] = self.random.below(2) == 0;
+        }
         self.wires[wire].last[to] = at;
         self.push(at, Event::Wire(wire, to, bytes));
     }
@@ -390,7 +417,8 @@ impl Net {
         | Plan::Resume(rank)
         | Plan::Leave(rank)
         | Plan::Abort(rank)
-        | Plan::Overdue(rank)) = plan;
+        | Plan::Overdue(rank)
+        | Plan::Split(rank, _)) = plan;
         let now = self.now;
         self.carried_out.push((now, plan));
         let node = &mut self.nodes[rank as usize];
@@ -420,6 +448,7 @@ impl Net {
                 node.control.report(rank, "gave up".to_owned(), now);
                 self.pump(rank);
             }
+            (Plan::Split(_, us), _) => self.split = (rank, now + Duration::from_micros(us)),
             (Plan::Overdue(_), State::Runs) => {
                 node.control.overdue(Duration::from_secs(1), now);
                 self.pump(rank);
