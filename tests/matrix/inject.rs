@@ -20,6 +20,9 @@ const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
 /// Silence after which a rank of the job counts as dead.
 const DEAD_AFTER_MS: u64 = 2000;
+/// Such a silence in a job that must survive a [`MOMENT`], which a busy machine may stretch to
+/// seconds.
+const PATIENT_DEAD_AFTER_MS: u64 = 20_000;
 /// Duration of a short stop or a short cut; it is below [`DEAD_AFTER_MS`].
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
 /// Sizes in bytes of socket buffers that fill quickly: minimum, default, maximum, as in `tcp_rmem`.
@@ -108,12 +111,17 @@ pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
     verdict(&expected, &draw, &ended)
 }
 
-/// Waits until all ranks work and the drawn delay has passed. Returns an error if the job has ended
-/// by then, except with a fault of `tc netem`, which acts from the start of the job.
-pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(), String> {
+/// Waits until all ranks have completed their first round.
+pub(super) fn await_work(job: &Processes) {
     for rank in 0..RANKS as usize {
         job.await_text(rank, "working", LONG);
     }
+}
+
+/// Waits until all ranks work and the drawn delay has passed. Returns an error if the job has ended
+/// by then, except with a fault of `tc netem`, which acts from the start of the job.
+pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(), String> {
+    await_work(job);
     thread::sleep(draw.after);
     if netem(cell.fault).is_none() && has_ended(job) {
         return Err("the job ended before the fault: the cell is inconclusive".to_owned());
@@ -177,6 +185,13 @@ pub(super) fn commands(
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
     };
+    // In the guest, a short cut is one of an RDMA device, and this limit also ends the device's
+    // links.
+    let dead_after_ms = match cell.fault {
+        Fault::ShortStop => PATIENT_DEAD_AFTER_MS,
+        Fault::ShortCut if !in_guest => PATIENT_DEAD_AFTER_MS,
+        _ => DEAD_AFTER_MS,
+    };
     let (seed, victim) = (draw.seed, draw.victim);
     (0..RANKS).map(move |rank| {
         let plan = Plan {
@@ -195,7 +210,7 @@ pub(super) fn commands(
             .env("FERROCCL_SECRET", SECRET)
             .env("FERROCCL_HEARTBEAT", "200ms")
             .env("FERROCCL_TIMEOUT", if in_guest { "30s" } else { "5s" })
-            .env("FERROCCL_DEAD_AFTER", format!("{DEAD_AFTER_MS}ms"));
+            .env("FERROCCL_DEAD_AFTER", format!("{dead_after_ms}ms"));
         (rank, command)
     })
 }
@@ -216,8 +231,11 @@ fn inject(
     let host = &network.hosts[draw.victims_host()];
     match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => {
-            let cut = || host.link_down();
-            return Ok(Expected::Fails(lasting(cell, draw, job, ended_ms(), cut)));
+            let hit = || match signal_of(cell.fault) {
+                Some(signal) => job.signal(victim, signal),
+                None => host.link_down(),
+            };
+            return Ok(Expected::Fails(lasting(cell, draw, job, ended_ms(), hit)));
         }
         Fault::ShortStop => {
             job.signal(victim, Signal::STOP);
@@ -240,13 +258,23 @@ fn inject(
     Ok(Expected::Completes)
 }
 
-/// Injects a fault that ranks must notice, and returns the failure that they must report.
+/// Returns the signal that is a fault of a rank and lasts, or `None` for other faults.
+pub(super) fn signal_of(fault: Fault) -> Option<Signal> {
+    match fault {
+        Fault::Kill => Some(Signal::KILL),
+        Fault::LongStop => Some(Signal::STOP),
+        _ => None,
+    }
+}
+
+/// Injects a fault that ranks must notice, by calling `hit`, and returns the failure that they must
+/// report.
 pub(super) fn lasting(
     cell: &Cell,
     draw: &Draw,
     job: &Processes,
     within_ms: u64,
-    cut: impl FnOnce(),
+    hit: impl FnOnce(),
 ) -> Failure {
     let rounds = |collective| if collective == Collective::Broadcast { 8 } else { 1 };
     let mut failure = Failure {
@@ -257,10 +285,10 @@ pub(super) fn lasting(
         woken_ms: now_ms(),
         lead_max: rounds(cell.collective),
     };
+    hit();
     match cell.fault {
-        Fault::Kill => job.signal(draw.victim as usize, Signal::KILL),
+        Fault::Kill => {}
         Fault::LongStop => {
-            job.signal(draw.victim as usize, Signal::STOP);
             for rank in (0..RANKS).filter(|rank| *rank != draw.victim) {
                 job.await_text(rank as usize, REPORT, LONG);
             }
@@ -270,7 +298,6 @@ pub(super) fn lasting(
         }
         // A long cut: the half with the lowest rank goes on, no matter which host is cut off.
         _ => {
-            cut();
             failure.dead = (PER_HOST..RANKS).collect();
             failure.outcasts = failure.dead.clone();
         }

@@ -6,11 +6,17 @@ use ccl_core::types::{Collective, DataType, Rank};
 use ccl_harness::processes::say;
 use ferroccl::communicator::Call;
 use ferroccl::{Communicator, Error, Reduction};
+use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Environment variable with the [`Plan`].
 pub(super) const PLAN: &str = "FERROCCL_TEST_PLAN";
+/// Environment variable with the [`OwnSignal`] of a rank; not set for other ranks.
+pub(super) const OWN_SIGNAL: &str = "FERROCCL_TEST_OWN_SIGNAL";
+/// End of the line that a rank prints before it sends itself a signal; the line begins with the
+/// time, by the system's clock.
+pub(super) const SIGNALS: &str = " ms: sends itself a signal";
 /// Start of the line with the [`Report`].
 pub(super) const REPORT: &str = "report ";
 /// Longest time for the agreement of the survivors. A rank that is cut off from them waits for this
@@ -30,6 +36,15 @@ pub(super) struct Plan {
     pub(super) sizes: Vec<usize>,
     /// Delay of this rank before each call, in milliseconds.
     pub(super) late_ms: u64,
+}
+
+/// Signal that a rank sends itself between two calls: the rank is then in none of its transport's
+/// functions.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct OwnSignal {
+    pub(super) signal: i32,
+    /// Time from the end of the first round to the signal.
+    pub(super) after: Duration,
 }
 
 /// Result of `agree()` on a survivor.
@@ -117,6 +132,9 @@ fn ask(communicator: &mut Communicator, report: &mut Report) {
 /// Runs rounds of calls until rank 0 ends them.
 fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Result<(), Stop> {
     let begin = Instant::now();
+    let own = std::env::var(OWN_SIGNAL).ok();
+    let mut own: Option<OwnSignal> = own.map(|own| serde_json::from_str(&own).unwrap());
+    let mut working_since = None;
     for round in 0u64.. {
         let (name, algorithm) = &plan.steps[round as usize % plan.steps.len()];
         let collective = super::COLLECTIVES.into_iter().find(|one| one.to_string() == *name);
@@ -125,6 +143,12 @@ fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Re
             // The sizes are rotated from round to round.
             let bytes = plan.sizes[(turn + (round ^ plan.seed) as usize) % plan.sizes.len()];
             std::thread::sleep(Duration::from_millis(plan.late_ms));
+            let works_for = working_since.map(|since: Instant| since.elapsed());
+            if let Some(own) = own.take_if(|own| works_for >= Some(own.after)) {
+                say(&format!("{}{SIGNALS}", now_ms()));
+                let signal = Signal::from_named_raw(own.signal).unwrap();
+                kill_process(getpid(), signal).unwrap();
+            }
             operate(communicator, collective, algorithm, *completed, bytes)?;
             *completed += 1;
         }
@@ -135,6 +159,7 @@ fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Re
         *completed += 1;
         if round == 0 {
             say("working");
+            working_since = Some(Instant::now());
         }
         if vote[0] == 1 {
             return Ok(());

@@ -3,7 +3,9 @@
 //! halves of the ranks; each half has a device on each network. The control plane uses loopback, so
 //! faults of the RDMA networks do not affect it.
 
-use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
+use super::inject::{
+    Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, signal_of, verdict,
+};
 use super::judge::Expected;
 use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
 use crate::rdma::VERBS;
@@ -54,8 +56,11 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
     let mut down = None;
     let expected = match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => {
-            let cut = || down = Some(Down::new(&first[1]));
-            let mut failure = lasting(&cell, &draw, &job, ENDED_MS, cut);
+            let hit = || match signal_of(cell.fault) {
+                Some(signal) => job.signal(draw.victim as usize, signal),
+                None => down = Some(Down::new(&first[1])),
+            };
+            let mut failure = lasting(&cell, &draw, &job, ENDED_MS, hit);
             if cell.fault == Fault::LongCut {
                 // The control plane still connects all ranks, so no rank is declared dead.
                 (failure.dead, failure.outcasts) = (Vec::new(), Vec::new());
