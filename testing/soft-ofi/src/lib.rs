@@ -31,7 +31,9 @@ const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 pub struct Limits {
     /// Name of the provider.
     pub name: &'static str,
-    /// Demands on registered memory (`FI_MR_...`).
+    /// Demands on registered memory (`FI_MR_...`). With `FI_MR_HMEM`, the provider offers to move
+    /// the memory of accelerators (`FI_HMEM`) to programs that ask for it, and makes this demand
+    /// only of them.
     pub mr_mode: c_int,
     /// Bytes of remote CQ data of a write; 0 if the provider has no writes.
     pub data_bytes: usize,

@@ -46,11 +46,17 @@ fn text(text: &str) -> *mut c_char {
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// Returns a provider's offer.
-fn offer(id: u32, limits: &Limits) -> fi_info {
+/// Returns a provider's offer to a program that asks for these capabilities.
+fn offer(id: u32, limits: &Limits, caps: u64) -> fi_info {
     let mut info = empty();
     let writes = if limits.data_bytes > 0 { FI_RMA | FI_WRITE | FI_REMOTE_WRITE } else { 0 };
     info.caps = FI_MSG | FI_SEND | FI_RECV | FI_REMOTE_COMM | FI_LOCAL_COMM | writes;
+    let mut mr_mode = limits.mr_mode;
+    if mr_mode & FI_MR_HMEM != 0 && caps & FI_HMEM != 0 {
+        info.caps |= FI_HMEM;
+    } else {
+        mr_mode &= !FI_MR_HMEM;
+    }
     // SAFETY: the offer's structures were just made.
     let sending = unsafe { &mut *info.tx_attr };
     sending.size = limits.requests;
@@ -68,7 +74,7 @@ fn offer(id: u32, limits: &Limits) -> fi_info {
     let progress = if limits.is_automatic { FI_PROGRESS_AUTO } else { FI_PROGRESS_MANUAL };
     (domain.control_progress, domain.data_progress) = (progress, progress);
     (domain.resource_mgmt, domain.av_type) = (FI_RM_ENABLED, FI_AV_TABLE);
-    (domain.mr_mode, domain.mr_key_size) = (limits.mr_mode, 8);
+    (domain.mr_mode, domain.mr_key_size) = (mr_mode, 8);
     domain.cq_data_size = limits.data_bytes;
     // SAFETY: as above.
     let fabric = unsafe { &mut *info.fabric_attr };
@@ -96,7 +102,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     let mut first: *mut fi_info = null_mut();
     for (id, provider) in lock().providers.iter().rev().filter(|(_, it)| it.is_listed) {
-        let mut info = offer(*id, &provider.limits);
+        let mut info = offer(*id, &provider.limits, caps);
         if class == FI_TC_LOW_LATENCY && provider.limits.low_latency {
             // SAFETY: the offer's structures were just made.
             unsafe { &mut *info.tx_attr }.tclass = class;

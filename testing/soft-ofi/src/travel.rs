@@ -2,8 +2,8 @@
 
 use libc::{EHOSTUNREACH, EINVAL, EKEYREJECTED, c_int};
 use libfabric_sys::{
-    FI_ETRUNC, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA,
-    FI_REMOTE_WRITE, FI_RMA,
+    FI_ETRUNC, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MSG, FI_RECV,
+    FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
 };
 
 use crate::Fault;
@@ -183,11 +183,14 @@ impl Network {
     }
 
     /// Returns whether a range lies within the memory of the range's registration. The result is
-    /// also true if the range is empty, or if the provider does not require registered memory.
+    /// also true if the range is empty, or if the range has no registration and needs none, as host
+    /// memory does without `FI_MR_LOCAL`.
     fn covers(&mut self, endpoint: u32, range: &Range) -> bool {
         let Some(domain) = self.endpoints.get(&endpoint).map(|it| it.domain) else { return false };
         let Some(provider) = self.provider_of(domain) else { return false };
-        if provider.limits.mr_mode & FI_MR_LOCAL == 0 || range.bytes == 0 {
+        let mode = provider.limits.mr_mode;
+        let is_free = mode & FI_MR_HMEM == 0 || range.descriptor == 0;
+        if range.bytes == 0 || (mode & FI_MR_LOCAL == 0 && is_free) {
             return true;
         }
         self.memory.get(&range.descriptor).is_some_and(|memory| {

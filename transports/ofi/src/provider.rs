@@ -144,7 +144,7 @@ pub fn providers() -> Result<Vec<Provider>, OfiError> {
 /// Returns the best offer of a provider.
 pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<Info>, OfiError> {
     // If a layer is asked for, the library also returns providers that contain the layer.
-    Ok(Info::offers(functions, name)?.into_iter().find(|offer| offer.provider() == name))
+    Ok(Info::offers(functions, name, false)?.into_iter().find(|offer| offer.provider() == name))
 }
 
 /// Returns the best offer of a provider of the installed library; none if there is none.

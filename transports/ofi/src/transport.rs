@@ -35,7 +35,8 @@ impl OfiTransport {
 
     /// Returns the provider's offers (`fi_info`) that can carry puts, one per device.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
-        let mut offers = Info::offers(self.functions.map_or_else(functions, Ok)?, &self.provider)?;
+        let functions = self.functions.map_or_else(functions, Ok)?;
+        let mut offers = Info::offers(functions, &self.provider, self.options.device_memory)?;
         // A provider without reliable datagram endpoints of its own is used with a layer above it,
         // as with FI_PROVIDER: the name `verbs` then stands for `verbs;ofi_rxm`.
         let is_exact = |info: &Info| info.provider() == self.provider;

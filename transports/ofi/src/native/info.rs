@@ -98,10 +98,13 @@ impl Info {
         Ok(all)
     }
 
-    /// Returns the offers of a provider, and of layers above it, that can carry puts.
+    /// Returns the offers of a provider, and of layers above it, that can carry puts. With
+    /// `device_memory`, the offers move the memory of accelerators, unless the provider has no such
+    /// offers.
     pub(crate) fn offers(
         functions: &'static Functions,
         provider: &str,
+        device_memory: bool,
     ) -> Result<Vec<Info>, OfiError> {
         // EFA hands traffic within a host to another provider unless only remote peers are asked
         // for.
@@ -110,7 +113,10 @@ impl Info {
         // Some providers cannot write, and others offer writes only if asked for them. If asked for
         // a traffic class that it lacks, a provider may offer nothing, or leave the class out.
         let (write, send) = (FI_MSG | FI_RMA | reach, FI_MSG | reach);
-        for (caps, low_latency) in [(write, true), (write, false), (send, false)] {
+        let demands = [(write, true), (write, false), (send, false)];
+        let with_device_memory = demands.map(|(caps, low_latency)| (caps | FI_HMEM, low_latency));
+        let first = if device_memory { &with_device_memory[..] } else { &[] };
+        for &(caps, low_latency) in first.iter().chain(&demands) {
             let hints = Hints { provider: Some(provider), caps, low_latency };
             if offers.is_empty() {
                 offers = Info::list(functions, &hints)?;

@@ -35,9 +35,10 @@ impl Ofi {
     /// Opens devices of the provider `shm` in two processes. In a single process, libfabric crashes
     /// at a put to an endpoint that the process has closed. Version 2.5 also crashes at long
     /// messages in both directions.
-    fn shm() -> Ofi {
-        let own = open("shm", &Options::default());
-        let other = RemoteProcess::start("conformance::shm_of_the_other_process", own.caps());
+    /// `other` is the name of the test that opens the second device, with the same options.
+    fn shm(options: &Options, other: &str) -> Ofi {
+        let own = open("shm", options);
+        let other = RemoteProcess::start(other, own.caps());
         Ofi { devices: [own, Arc::new(other.device())], other: Some(other) }
     }
 }
@@ -120,19 +121,46 @@ fn tcp_with_ofi_rxm_passes_the_suite() {
     passes("tcp;ofi_rxm", &Options::default());
 }
 
-#[test]
-fn shm_between_processes_passes_the_suite() {
+fn shm_passes(options: &Options, other: &str) {
     if !has("shm") {
         return;
     }
-    let report = run(|| Box::new(Ofi::shm()));
+    let report = run(|| Box::new(Ofi::shm(options, other)));
     assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn shm_between_processes_passes_the_suite() {
+    shm_passes(&Options::default(), "conformance::shm_of_the_other_process");
 }
 
 /// Serves a device in the process that [`Ofi::shm`] starts. In an ordinary run, does nothing.
 #[test]
 fn shm_of_the_other_process() {
     serve(|| open("shm", &Options::default()));
+}
+
+/// Options of endpoints that move the memory of accelerators. Of the software providers, only `shm`
+/// has the feature, and it needs no accelerator.
+fn for_accelerators() -> Options {
+    Options { device_memory: true, ..Options::default() }
+}
+
+#[test]
+fn shm_that_moves_the_memory_of_accelerators_passes_the_suite() {
+    shm_passes(&for_accelerators(), "conformance::shm_for_accelerators_of_the_other_process");
+}
+
+/// Serves a device as [`shm_of_the_other_process`] does.
+#[test]
+fn shm_for_accelerators_of_the_other_process() {
+    serve(|| open("shm", &for_accelerators()));
+}
+
+/// A provider that cannot move the memory of accelerators is used without this feature.
+#[test]
+fn a_provider_that_is_asked_for_the_memory_of_accelerators_in_vain_passes_the_suite() {
+    passes(present().next().unwrap_or("tcp"), &for_accelerators());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ccl_conformance::{Fixture, first_location, run};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
+use ccl_soft_ofi::sys::FI_MR_HMEM;
 use ccl_soft_ofi::{Limits, SoftProvider, functions};
 use ccl_transport_ofi::{OfiTransport, Options};
 
@@ -116,5 +117,27 @@ fn small_queues_and_queues_that_wake_nobody_pass_the_suite() {
     for limits in [Limits::efa, Limits::sockets] {
         let small = |seed| Limits { requests: 3, wakes: false, packet_bytes: 999, ..limits(seed) };
         passes(small, &Options::default());
+    }
+}
+
+/// Over a provider that moves the memory of accelerators, memory is registered and sent with its
+/// descriptor. A device that does not ask for this feature registers nothing.
+#[test]
+fn endpoints_that_move_the_memory_of_accelerators_pass_the_suite() {
+    let asks = Options { device_memory: true, ..Options::default() };
+    for limits in [Limits::efa, Limits::sockets] {
+        let offers = |seed| {
+            let limits = limits(seed);
+            Limits { mr_mode: limits.mr_mode | FI_MR_HMEM, ..limits }
+        };
+        passes(offers, &asks);
+    }
+    for (options, count) in [(&asks, 1), (&Options::default(), 0)] {
+        let limits = Limits { mr_mode: FI_MR_HMEM, ..Limits::sockets(1) };
+        let (name, provider) = (limits.name, SoftProvider::new(limits));
+        let device = open(name, &provider, options);
+        let allocated = device.allocate(64).unwrap();
+        assert_eq!(provider.in_use().1, count, "{options:?}");
+        drop(allocated);
     }
 }
