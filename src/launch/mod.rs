@@ -4,7 +4,8 @@
 //!
 //! Our own variables are in the table [`VARIABLES`].
 //!
-//! Any user of this host can join ranks that have no secret and meet over loopback.
+//! A caution: if ranks have no secret and meet over loopback, any user of this host can start a
+//! process that becomes one of them.
 
 mod descriptor;
 mod detect;

@@ -246,8 +246,8 @@ unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, coun
             return -EAGAIN;
         }
         bell.iter().for_each(|bell| objects::quiet(*bell));
-        // This network may still have a request that it moves only when a queue is read. The
-        // completion of such a request would not wake the caller.
+        // The caller must not sleep if the network still has a request that moves only when a queue
+        // is read: the completion of such a request would not wake the caller.
         if network.may_travel(queue) {
             return -EAGAIN;
         }

@@ -67,9 +67,9 @@ struct Cables {
 }
 
 impl Plan {
-    /// Returns the plan with all parallel cables of a host's NIC, or of a group, merged into one.
-    /// This network has far fewer links. If no cable has failed, traffic that is sprayed over all
-    /// cables takes the same time as in the original network.
+    /// Returns the plan of a network with far fewer links: each group has one switch, and each NIC
+    /// and each group has one cable upward, with the bandwidth of all its cables. If no cable has
+    /// failed, traffic that is sprayed over all cables takes the same time in both networks.
     #[must_use]
     pub fn collapsed(&self) -> Plan {
         let mut plan = self.clone();
@@ -101,7 +101,7 @@ pub struct Network {
     failed: u32,
     /// True if no link was made slower or faster; cut cables do not count.
     even: bool,
-    /// True if every switch leads to every host of its group.
+    /// True if each NIC and each group is cabled to all switches above it ([`Wiring::Mesh`]).
     plain: bool,
     /// Per pair of NIC numbers, row by row: true if switches join them. Empty if the network is
     /// plain.
@@ -318,9 +318,9 @@ impl Network {
         self.even
     }
 
-    /// Returns the counterpart of `link` in the first block of hosts; each block is `hosts`
-    /// consecutive hosts. The counterpart has the same position in the first block as `link` has in
-    /// the block of `link`. A block must consist of whole groups.
+    /// Divides the hosts into blocks of `hosts` consecutive hosts. Returns the link that has the
+    /// same position in the first block as `link` has in its own block. A block must consist of
+    /// whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {

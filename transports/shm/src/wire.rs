@@ -103,8 +103,8 @@ pub(crate) fn receive(
         })
     };
     let answer = match take() {
-        // One call fails like this if the peer closed the socket with messages unread. The
-        // messages that the peer sent can still be read.
+        // If the peer closed the socket before it had read all messages of this side, one call
+        // fails like this. The messages that the peer sent can still be read.
         Err(Errno::CONNRESET) => take(),
         answer => answer,
     };

@@ -70,15 +70,16 @@ impl Stripe {
         }
     }
 
-    /// Returns whether the socket, if there is one, has taken everything.
+    /// Returns whether no queued frame is left: the connection has taken all frames and, unless the
+    /// connection is gone, has written them to its socket.
     pub(crate) fn is_drained(&self) -> bool {
         self.outgoing.is_drained() && self.is_flushed()
     }
 
-    /// Returns whether nothing has to be written any more: the socket has taken everything, and a
-    /// break, if there is one, cannot have lost any of it. Also returns true once the peer's return
-    /// is overdue: an absent peer must not hold up unrelated calls. Frames that the peer lacks are
-    /// written when the peer comes back.
+    /// Returns whether a call need not wait for this stripe: everything has been written, and a
+    /// break, if there is one, cannot have lost any of it. Also true once the peer's return is
+    /// overdue, since an absent peer must not hold up unrelated calls. Frames that the peer lacks
+    /// are then written when the peer comes back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
         match &self.broken {
@@ -100,10 +101,9 @@ impl Stripe {
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after the farewell.
-    /// Returns whether the farewell is queued. A resuming stripe may write its puts and notes only
-    /// after the peer has reported how many have arrived. This side is leaving and may discard that
-    /// report, so a resuming stripe queues the farewell at once, and leaves puts and notes
-    /// unwritten.
+    /// Returns whether the farewell is queued. A resuming stripe queues it at once: such a stripe
+    /// may write puts and notes only after the peer has reported how many have arrived, and a side
+    /// that is leaving may discard the report. So these puts and notes stay unwritten.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());

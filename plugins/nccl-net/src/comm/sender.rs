@@ -69,8 +69,9 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes sent so far through slots; `None` until the first chunk is posted. If the message is
-    /// put directly in several parts: `None` until all parts are done, then all of its bytes.
+    /// Bytes sent so far through slots; `None` until the first chunk is posted. For a message that
+    /// is put directly in several parts: `None` until all parts are done, then the message's
+    /// length.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -88,7 +89,7 @@ struct Slots {
     free: u32,
     /// Slot at which the next search for a free slot begins. It advances only if the receiver's
     /// device redirects (`Caps::redirects`). Such a receiver expects the slots to be filled in
-    /// turn, and redirects each slot's message to the buffer that the message is expected for.
+    /// turn, so it knows the message of the next slot, and redirects it to the message's buffer.
     turn: u32,
 }
 
@@ -135,7 +136,7 @@ pub(crate) struct Sender {
     /// Requests with something left to post, in order.
     waiting: VecDeque<u8>,
     help: Help,
-    /// True if a request came while a helper polled, and has been left to the helper.
+    /// True if a request came while a helper thread polled, and has been left to that thread.
     has_new: bool,
 }
 
@@ -539,10 +540,9 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Some slots are reserved for messages that have a CTS. If the device redirects, the
-        // receiver sends no CTS for a group if each of its buffers fits into a slot, as long as
-        // messages arrive in the expected slots. So fewer messages have a CTS, and fewer slots are
-        // reserved.
+        // Some slots are reserved for messages that have a CTS. A receiver whose device redirects
+        // sends fewer CTS: none for buffers that fit into slots, unless messages arrive in other
+        // slots than it expects. So fewer slots are reserved.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes

@@ -129,8 +129,8 @@ fn tier(
     Tier { name, group, children, switches, wiring, cables, bytes_per_s, latency_ns: SWITCH_NS }
 }
 
-/// Returns the tiers of a DGX SuperPOD: the lowest has the leaf switches of its scalable units (32
-/// hosts on 8 leaf switches each), and the tiers `above` join the units.
+/// Returns the tiers of a DGX SuperPOD. The lowest tier consists of scalable units, each with 32
+/// hosts on 8 leaf switches; the tiers `above` join the units.
 fn unit(above: &[Tier]) -> Vec<Tier> {
     [&[tier("leaf", "unit", 32, 8, Wiring::Rails, 1, NDR)], above].concat()
 }

@@ -49,9 +49,9 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of different immediates, which are used again in turn. With [`TURNS`] of them, puts with
-/// equal immediates can be told apart whatever the number of rails is. The only test that repeats
-/// immediates has two rails, for which fewer suffice.
+/// Number of different immediates, which are used again in turn. [`TURNS`] would be enough for any
+/// number of rails: puts with equal immediates could always be told apart. The only test with more
+/// puts than immediates has two rails, for which this smaller number is enough.
 const IMMEDIATES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
@@ -68,13 +68,13 @@ fn byte(side: usize, number: usize) -> u8 {
 }
 
 /// Returns the two sides of a link, whose listener is dropped. The dialled address leaves out the
-/// last `later` devices of the accepting side.
-pub(crate) fn meet(sides: &TwoSides, later: u32) -> [Connected; 2] {
+/// last `left_out` devices of the accepting side.
+pub(crate) fn meet(sides: &TwoSides, left_out: u32) -> [Connected; 2] {
     let [accepting, dialling] = &sides.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();
     let deadline = sides.world.now() + PATIENCE;
     let mut address = listener.address();
-    for _ in 0..later {
+    for _ in 0..left_out {
         address = ccl_transport_multirail::shorten(&address, 1, |_| None).unwrap();
     }
     let mut connecting = dialling.connect(&address, &SECRET, b"who", deadline).unwrap();
@@ -88,10 +88,10 @@ pub(crate) fn meet(sides: &TwoSides, later: u32) -> [Connected; 2] {
     [one.unwrap(), other.unwrap()]
 }
 
-fn ends(sides: &TwoSides, puts: usize, later: u32) -> [End; 2] {
+fn ends(sides: &TwoSides, puts: usize, left_out: u32) -> [End; 2] {
     let mut ends = Vec::new();
     let mut keys = Vec::new();
-    for (side, connected) in meet(sides, later).into_iter().enumerate() {
+    for (side, connected) in meet(sides, left_out).into_iter().enumerate() {
         let device = &sides.devices[side];
         let mut lane = device.lane().unwrap();
         let endpoint = lane.attach(connected).unwrap();
@@ -215,7 +215,7 @@ pub(crate) fn conditions() -> Conditions {
     Conditions {
         retransmissions_max: 2,
         redirects: false,
-        // No rail fails by chance alone.
+        // So low that no rail fails by chance alone.
         loss: 0.001,
         ..Conditions { depth_max: 16, ..Conditions::hostile() }
     }
@@ -489,8 +489,8 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
     }
 }
 
-/// A repeated put goes to the memory that it named when it was taken, even if imports have changed
-/// since.
+/// A put that is sent again over another rail goes to the memory that it named when it was posted,
+/// even if imports have changed since.
 #[test]
 fn a_repeated_put_goes_to_the_memory_that_it_named_at_first() {
     let sides = TwoSides::new([2, 2], conditions(), 11);
