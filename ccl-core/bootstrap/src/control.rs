@@ -39,6 +39,14 @@ pub struct ControlTiming {
     pub silence: Duration,
 }
 
+impl ControlTiming {
+    /// Returns the length from which a silence of a living peer shows that the network is split or
+    /// that a rank is stopped: several heartbeats are missing.
+    fn long_silence(&self) -> Duration {
+        (self.silence / 2).max(self.heartbeat * 3)
+    }
+}
+
 impl Default for ControlTiming {
     fn default() -> ControlTiming {
         ControlTiming { heartbeat: Duration::from_millis(500), silence: Duration::from_secs(3) }
@@ -344,8 +352,7 @@ impl Control {
             if link.is_closing() {
                 return;
             }
-            link.last_received = now;
-            link.silent_since = link.silent_since.max(self.ticked);
+            link.heard(self.ticked, now, self.timing.long_silence());
             let message = match link.decoder.feed(&mut bytes) {
                 Ok(None) => return,
                 Ok(Some(frame)) => Message::decode(&frame).map_err(Breach::from),
@@ -367,12 +374,12 @@ impl Control {
             Some(Stage::Up(rank)) => {
                 let rank = *rank;
                 let link = self.links.remove(&connection);
-                let silence = link.map_or(Duration::ZERO, |link| now.since(link.silent_since));
-                // The connection of a killed process closes at once. A close after a silence may
-                // have another cause: the network was split, and the other side has closed its
+                // The connection of a killed process closes at once. A close soon after a silence
+                // may have another cause: the network was split, and the other side has closed its
                 // connections with the ranks that it counts as dead. The peer may then be alive.
-                let ControlTiming { silence: limit, heartbeat } = self.timing;
-                let reason = match silence < (limit / 2).max(heartbeat * 3) {
+                let long = self.timing.long_silence();
+                let silence = link.map_or(Duration::ZERO, |link| link.silence(now, long));
+                let reason = match silence < long {
                     true => FailureReason::HungUp,
                     false => linking::silent_for(silence),
                 };

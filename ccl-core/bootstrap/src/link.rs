@@ -6,6 +6,7 @@ use super::message::Message;
 use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
 use ccl_core::time::Instant;
 use ccl_core::types::Rank;
+use std::time::Duration;
 
 /// Stage of a connection.
 #[derive(Debug)]
@@ -35,13 +36,41 @@ pub(super) struct Link {
     pub(super) last_received: Instant,
     /// Time since which the peer may have been silent. It is not later than the arrival of the
     /// peer's last bytes, even if this rank was stopped when they arrived.
-    pub(super) silent_since: Instant,
+    silent_since: Instant,
+    /// Last long silence of the peer, and its end.
+    broken: (Duration, Instant),
 }
 
 impl Link {
     pub(super) fn new(stage: Stage, now: Instant) -> Link {
         let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
-        Link { stage, decoder, outbox: Vec::new(), last_received: now, silent_since: now }
+        Link {
+            stage,
+            decoder,
+            outbox: Vec::new(),
+            last_received: now,
+            silent_since: now,
+            broken: (Duration::ZERO, now),
+        }
+    }
+
+    /// Takes note of bytes that have arrived after `ticked`, when this rank was last known to run.
+    /// A silence of at least `long` is kept in mind.
+    pub(super) fn heard(&mut self, ticked: Instant, now: Instant, long: Duration) {
+        self.last_received = now;
+        let silence = ticked.since(self.silent_since);
+        if silence >= long {
+            self.broken = (silence, now);
+        }
+        self.silent_since = self.silent_since.max(ticked);
+    }
+
+    /// Returns the length of the peer's silence. A long one that has ended counts for `long` after
+    /// its end.
+    pub(super) fn silence(&self, now: Instant, long: Duration) -> Duration {
+        let silence = now.since(self.silent_since);
+        let (before, ended) = self.broken;
+        if now.since(ended) < long { silence.max(before) } else { silence }
     }
 
     pub(super) fn send(&mut self, message: &Message) {

@@ -101,8 +101,9 @@ struct Wire {
     /// Per end: time when the last bytes to it arrive. Later bytes do not overtake them.
     last: [Instant; 2],
     cut: bool,
-    /// Per end: true if bytes to it that are still under way are lost.
-    is_reset: [bool; 2],
+    /// Per end: number of further parcels of bytes to it that still arrive before a reset; the rest
+    /// is lost. None if there is no reset.
+    reset_after: [Option<u64>; 2],
 }
 
 /// Fault or action of a rank, caused by a test.
@@ -222,10 +223,11 @@ impl Net {
         match event {
             Event::To(rank, input) => self.input(rank, input),
             Event::Wire(wire, end, bytes) => {
-                let Wire { ends, cut, is_reset, .. } = &self.wires[wire];
+                let Wire { ends, cut, reset_after, .. } = &mut self.wires[wire];
                 let (rank, Some(connection)) = ends[end] else { return };
-                let is_lost = is_reset[end] && bytes.is_some();
-                if !cut && !is_lost {
+                let is_lost = reset_after[end] == Some(0) && bytes.is_some();
+                reset_after[end] = reset_after[end].map(|parcels| parcels.saturating_sub(1));
+                if !*cut && !is_lost {
                     let hang_up = Input::HangUp(connection);
                     self.input(rank, bytes.map_or(hang_up, |b| Input::Bytes(connection, b)));
                 }
@@ -279,7 +281,7 @@ impl Net {
                     ends: [(from, Some(connection)), (to, None)],
                     last: [back; 2],
                     cut: false,
-                    is_reset: [false; 2],
+                    reset_after: [None; 2],
                 });
                 let wire = self.wires.len() - 1;
                 self.input(to, Input::Accept(wire));
@@ -333,9 +335,10 @@ impl Net {
         let passes_at = self.passes_at(self.wires[wire].ends.map(|(rank, _)| rank));
         let at = self.wires[wire].last[to].max(passes_at + self.latency());
         if bytes.is_none() && passes_at > self.now {
-            // The system resets a closed connection if the peer's bytes reach it before its own
-            // bytes have reached the peer, and its own bytes are then lost.
-            self.wires[wire].is_reset[to] = self.random.below(2) == 0;
+            // The system resets a closed connection if the peer's bytes reach it before all of its
+            // own bytes have reached the peer; the rest is then lost.
+            self.wires[wire].reset_after[to] =
+                (self.random.below(2) == 0).then(|| self.random.below(5));
         }
         self.wires[wire].last[to] = at;
         self.push(at, Event::Wire(wire, to, bytes));
