@@ -1,11 +1,16 @@
-//! Rules for documents: relative links resolve, ARCHITECTURE.md names every crate, and marks of
-//! unfinished work name an issue.
+//! Rules for documents: relative links resolve, ARCHITECTURE.md names every crate, every crate has
+//! a short README.md, and marks of unfinished work name an issue.
+
+use std::collections::BTreeMap;
 
 use super::Finding;
 use crate::workspace::Crate;
 
 /// Marks of unfinished work, assembled so that this file does not contain them.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("TB", "D")];
+
+/// Largest number of lines in the README.md of a crate below the root.
+const README_LINES_MAX: usize = 30;
 
 /// Finds marks of unfinished work without an issue such as `#12` on the same line.
 pub(super) fn marks(path: &str, text: &str) -> Vec<Finding> {
@@ -50,6 +55,23 @@ pub(super) fn architecture(text: Option<&str>, crates: &[Crate]) -> Vec<Finding>
             Finding::new(FILE, 0, message)
         })
         .collect()
+}
+
+/// Finds crates below the root that have no README.md, or a long one.
+pub(super) fn readmes(files: &BTreeMap<String, String>, crates: &[Crate]) -> Vec<Finding> {
+    let below = crates.iter().filter(|found| !found.dir.is_empty());
+    let found = below.filter_map(|found| {
+        let path = format!("{}/README.md", found.dir);
+        let message = match files.get(&path).map(|text| text.lines().count()) {
+            None => "is missing: say what the crate is for, and how it is used".to_owned(),
+            Some(lines) if lines > README_LINES_MAX => {
+                format!("{lines} lines, at most {README_LINES_MAX}: link to docs/ instead")
+            }
+            Some(_) => return None,
+        };
+        Some(Finding::new(&path, 0, message))
+    });
+    found.collect()
 }
 
 /// Finds relative links of a Markdown file that lead nowhere or out of the repository. `exists`
@@ -151,6 +173,23 @@ mod tests {
         assert_eq!(missing(Some("ccl-core/memory")), 1);
         assert_eq!(missing(Some("the ccl-core-like")), 2);
         assert_eq!(missing(None), 1);
+    }
+
+    #[test]
+    fn a_crate_without_a_short_readme_is_found() {
+        let crates = ["", "short", "long", "none"].map(|dir| Crate {
+            name: "c".to_owned(),
+            dir: dir.to_owned(),
+            dependencies: Vec::new(),
+            others: Vec::new(),
+            tests: Vec::new(),
+        });
+        let text = |lines| "line\n".repeat(lines);
+        let files = [("short", README_LINES_MAX), ("long", README_LINES_MAX + 1)];
+        let files = files.map(|(dir, lines)| (format!("{dir}/README.md"), text(lines)));
+        let found = readmes(&BTreeMap::from(files), &crates);
+        let paths = Vec::from_iter(found.iter().map(|finding| finding.path.as_str()));
+        assert_eq!(paths, ["long/README.md", "none/README.md"]);
     }
 
     #[test]

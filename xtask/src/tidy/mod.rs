@@ -101,6 +101,7 @@ fn check(
     findings.extend(layers::others(crates));
     let architecture = files.get("ARCHITECTURE.md").map(String::as_str);
     findings.extend(docs::architecture(architecture, crates));
+    findings.extend(docs::readmes(files, crates));
     Ok(findings)
 }
 
@@ -139,6 +140,7 @@ mod tests {
             "src/d.rs",
             "src/c.rs",
             "lost",
+            "lost/README.md",
             "ARCHITECTURE.md",
         ];
         for path in expected {
