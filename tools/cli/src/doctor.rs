@@ -76,8 +76,8 @@ pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
             Ok(Some(report)) => report,
             Ok(None) => {
                 eprintln!(
-                    "ferroccl: the process that examines the machine has not reported within \
-                     {PATIENCE:?}; `dmesg` may show the device that it waits for"
+                    "ferroccl: the process that examines the machine has crashed, or has not \
+                     reported within {PATIENCE:?}; `dmesg` may show the device at fault"
                 );
                 (2, String::new())
             }

@@ -60,6 +60,10 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
         }
         for (depth, node) in nodes.iter().enumerate() {
             let higher = &nodes[..depth];
+            if higher.contains(node) {
+                let problem = format!("\"{id}\" lists the node \"{node}\" twice; keep one of them");
+                return Err((host, problem));
+            }
             let (known, first) = *above.entry(node).or_insert((higher, id));
             if known != higher {
                 let list = |nodes: &[String]| match nodes {
@@ -151,11 +155,7 @@ mod tests {
                 1,
                 "above node \"m\", the entry of \"b\" lists no node",
             ),
-            (
-                &[("a", "t t")],
-                0,
-                "the entry of \"a\" lists t, but the entry of \"a\" lists no node",
-            ),
+            (&[("a", "t t")], 0, "\"a\" lists the node \"t\" twice"),
         ] {
             let (at, problem) = check(&placed(hosts), &Fabric::default()).unwrap_err();
             assert!(at == host && problem.contains(words), "{at}: {problem}");

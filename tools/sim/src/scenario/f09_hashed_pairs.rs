@@ -92,7 +92,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let what = format!("largest gain of {pairs} queue pairs with E-ECMP");
     findings.expect(what, Unit::Part, most, Expected::About(0.40));
     let axes = ("bytes of the buffer", "gain");
-    let figure = Figure::lines("f9-gain", "Hashed queue pairs over ECMP", axes, (true, false));
+    let figure =
+        Figure::lines("f9-gain", "Gain of hashed queue pairs over plain ECMP", axes, (true, false));
     findings.figures.push(figure.with(format!("{pairs} queue pairs"), gains.to_vec()));
     findings.say(
         "The paper states the largest gain over the sizes of a benchmark (\"up to\", Figure 7), so \
