@@ -550,8 +550,10 @@ fn a_killed_rank_is_named_by_each_survivor_within_two_seconds() {
         let start = Instant::now();
         for rank in (0..4).filter(|rank| *rank != victim) {
             let line = ranks.line(rank, "failure");
-            // On a busy machine, a survivor may count the rank as silent.
-            assert!(line.starts_with(&format!("failure rank {victim} ")), "{line}");
+            let text = |reason| format!("failure {}", Failure { rank: victim as u32, reason });
+            // On a busy machine, a survivor may not have heard the rank for a while.
+            let expected = [FailureReason::HungUp, FailureReason::ClosedInDoubt].map(text);
+            assert!(expected.contains(&line), "{line}");
         }
         assert!(start.elapsed() < stretched(Duration::from_secs(2)), "{:?}", start.elapsed());
     }

@@ -145,7 +145,7 @@ crate::tunables! {
         join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
             "How long ranks wait for each other to join.";
         heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
-            "Interval between two heartbeats of a rank.";
+            "Interval between two heartbeats of a rank; at most a sixth of FERROCCL_DEAD_AFTER.";
         dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
             "A rank that is silent for this long counts as dead.";
         spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,

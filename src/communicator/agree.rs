@@ -41,7 +41,7 @@ impl Communicator {
     /// # Errors
     ///
     /// When nothing has failed, when the others declared this rank dead, when so many ranks are
-    /// silent that they may be alive on the other side of a broken network, or when the time is up.
+    /// silent that they may be alive on the other side of a split network, or when the time is up.
     pub fn agree(&self, timeout: Duration) -> Result<Verdict, Error> {
         self.not_forked()?;
         Ok(self.control.verdict(timeout)?)

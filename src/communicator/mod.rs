@@ -417,7 +417,7 @@ impl Communicator {
 fn configure(how: &mut Join, config: &Config) -> Result<(), ConfigError> {
     how.configuration = config.digest(&transports::tables())?;
     how.host.clone_from(&config.host_id);
-    how.timing.heartbeat = config.heartbeat;
+    how.timing.heartbeat = config.heartbeat.min(config.dead_after / 6);
     how.timing.silence = config.dead_after;
     how.recorder = crate::recorder::Settings::of(config);
     Ok(())

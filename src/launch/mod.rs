@@ -4,8 +4,8 @@
 //!
 //! Our own variables are in the table [`VARIABLES`].
 //!
-//! A caution: if ranks have no secret and meet over loopback, any user of this host can start a
-//! process that becomes one of them.
+//! If ranks have no secret and meet over loopback, any user of this host can start a process that
+//! joins as one of them.
 
 mod descriptor;
 mod detect;

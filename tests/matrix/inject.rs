@@ -20,8 +20,8 @@ const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
 /// Silence after which a rank of the job counts as dead.
 const DEAD_AFTER_MS: u64 = 2000;
-/// Such a silence in a job that must survive a [`MOMENT`], which a busy machine may stretch to
-/// seconds.
+/// Silence after which a rank counts as dead in a job with a short fault: a busy machine may
+/// stretch [`MOMENT`] to seconds.
 const PATIENT_DEAD_AFTER_MS: u64 = 20_000;
 /// Duration of a short stop or a short cut; it is below [`DEAD_AFTER_MS`].
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
@@ -185,8 +185,8 @@ pub(super) fn commands(
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
     };
-    // In the guest, a short cut is one of an RDMA device, and this limit also ends the device's
-    // links.
+    // In the guest, a short cut takes an RDMA device down, and this limit also decides when the
+    // device's links end.
     let dead_after_ms = match cell.fault {
         Fault::ShortStop => PATIENT_DEAD_AFTER_MS,
         Fault::ShortCut if !in_guest => PATIENT_DEAD_AFTER_MS,
@@ -258,7 +258,7 @@ fn inject(
     Ok(Expected::Completes)
 }
 
-/// Returns the signal that is a fault of a rank and lasts, or `None` for other faults.
+/// Returns the signal of a lasting fault of a process; `None` for other faults.
 pub(super) fn signal_of(fault: Fault) -> Option<Signal> {
     match fault {
         Fault::Kill => Some(Signal::KILL),

@@ -5,7 +5,7 @@ use super::inject::{
     Attempt, Draw, LONG, MOMENT, await_fault, await_work, commands, lasting, signal_of, verdict,
 };
 use super::judge::{Expected, Failure};
-use super::rank::{OWN_SIGNAL, OwnSignal, SIGNALS};
+use super::rank::{ANNOUNCES_SIGNAL, OWN_SIGNAL, OwnSignal};
 use super::{Cell, Fault, PER_HOST, chosen, full, run_jobs};
 use crate::ofi::{present, shares_locks};
 use ccl_harness::processes::Processes;
@@ -18,18 +18,19 @@ pub(super) const FAULTS: [Fault; 3] = [Fault::Kill, Fault::LongStop, Fault::Shor
 /// Longest time from a fault to the error of every survivor, in milliseconds.
 const ENDED_MS: u64 = 15_000;
 
-/// Waits until a rank sends itself a signal; returns the time of the signal.
+/// Waits until a rank sends itself a signal; returns the time just before the signal.
 fn signalled_ms(job: &Processes, rank: usize) -> u64 {
-    job.await_text(rank, SIGNALS, LONG);
+    job.await_text(rank, ANNOUNCES_SIGNAL, LONG);
     let output = job.output(rank);
-    output.lines().find_map(|line| line.strip_suffix(SIGNALS)).unwrap().parse().unwrap()
+    output.lines().find_map(|line| line.strip_suffix(ANNOUNCES_SIGNAL)).unwrap().parse().unwrap()
 }
 
 fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, attempt);
-    // A rank that is killed or stopped in a function of such a provider may hold a lock that other
-    // ranks then await without a limit. So the rank sends itself the signal, between two calls.
+    // Over a provider whose processes share locks, a rank that is killed or stopped inside a call
+    // may hold a lock for which others wait without a limit. So the rank sends itself the signal,
+    // between two calls.
     let own = signal_of(cell.fault).filter(|_| shares_locks(provider));
     let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address: SocketAddr = free.local_addr().unwrap();
@@ -50,7 +51,7 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
     let expected = match (signal_of(cell.fault), own) {
         (_, Some(_)) => {
             await_work(&job);
-            let hit = || job.await_text(victim, SIGNALS, LONG);
+            let hit = || job.await_text(victim, ANNOUNCES_SIGNAL, LONG);
             let failure = lasting(&cell, &draw, &job, ENDED_MS, hit);
             Expected::Fails(Failure { at_ms: signalled_ms(&job, victim), ..failure })
         }

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(super) const PLAN: &str = "FERROCCL_TEST_PLAN";
 /// Environment variable with the [`OwnSignal`] of a rank; not set for other ranks.
 pub(super) const OWN_SIGNAL: &str = "FERROCCL_TEST_OWN_SIGNAL";
+/// Time within which a signal that a rank sends itself reaches all its threads.
+const STOPPED_WITHIN: Duration = Duration::from_millis(200);
 /// End of the line that a rank prints before it sends itself a signal; the line begins with the
 /// time, by the system's clock.
-pub(super) const SIGNALS: &str = " ms: sends itself a signal";
+pub(super) const ANNOUNCES_SIGNAL: &str = " ms: sends itself a signal";
 /// Start of the line with the [`Report`].
 pub(super) const REPORT: &str = "report ";
 /// Longest time for the agreement of the survivors. A rank that is cut off from them waits for this
@@ -145,9 +147,12 @@ fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Re
             std::thread::sleep(Duration::from_millis(plan.late_ms));
             let works_for = working_since.map(|since: Instant| since.elapsed());
             if let Some(own) = own.take_if(|own| works_for >= Some(own.after)) {
-                say(&format!("{}{SIGNALS}", now_ms()));
+                say(&format!("{}{ANNOUNCES_SIGNAL}", now_ms()));
                 let signal = Signal::from_named_raw(own.signal).unwrap();
                 kill_process(getpid(), signal).unwrap();
+                // The kernel may stop another thread of this process first, and this one
+                // milliseconds later.
+                std::thread::sleep(STOPPED_WITHIN);
             }
             operate(communicator, collective, algorithm, *completed, bytes)?;
             *completed += 1;

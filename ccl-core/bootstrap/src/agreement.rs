@@ -60,6 +60,8 @@ pub(super) enum Fault {
     IgnoreAccepted,
     DecideUnaccepted,
     NeverFreeze,
+    /// Every close of a connection counts as the proof of a death.
+    TrustCloses,
 }
 
 /// State of one rank in the agreement.

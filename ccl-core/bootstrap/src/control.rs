@@ -40,10 +40,11 @@ pub struct ControlTiming {
 }
 
 impl ControlTiming {
-    /// Returns the length from which a silence of a living peer shows that the network is split or
-    /// that a rank is stopped: several heartbeats are missing.
+    /// Returns the shortest silence that counts as long: the network may be split, or a rank
+    /// stopped. It lies between the silence of a rank that lives or was just killed (one heartbeat)
+    /// and that of a rank that counts this rank as dead (`silence` less two heartbeats).
     fn long_silence(&self) -> Duration {
-        (self.silence / 2).max(self.heartbeat * 3)
+        self.silence / 2
     }
 }
 
@@ -85,15 +86,15 @@ pub enum NoVerdict {
          and they go on without it; start it anew"
     )]
     Condemned(Failure),
-    /// Too many ranks are silent.
+    /// Too many ranks may be alive on the other side of a split network.
     #[error(
-        "{living} ranks are alive but have no quorum: {silent} others are silent and may be alive \
-         on the other side of a broken network; restore the network and start all ranks anew"
+        "{living} ranks are alive but have no quorum: {silent} others cannot be heard and may be \
+         alive on the other side of a split network; restore the network and start all ranks anew"
     )]
     NoQuorum {
         /// Number of ranks that this rank knows to live.
         living: usize,
-        /// Number of ranks that are silent, but not known to have ended.
+        /// Number of ranks that cannot be heard, but are not known to have ended.
         silent: usize,
     },
 }
@@ -213,7 +214,7 @@ impl Control {
         let verdict = self.facts.verdict.as_ref().filter(stands);
         if verdict.is_none() && !self.facts.has_quorum() {
             let living = self.facts.living().count();
-            return Err(NoVerdict::NoQuorum { living, silent: self.facts.silent().count() });
+            return Err(NoVerdict::NoQuorum { living, silent: self.facts.maybe_alive().count() });
         }
         Ok(verdict)
     }
@@ -348,11 +349,12 @@ impl Control {
             let Some(verdict) = self.gate.received(connection, &mut bytes) else { return };
             self.attend(connection, verdict, now);
         }
+        let arrived = self.arrived(now);
         while let Some(link) = self.links.get_mut(&connection) {
             if link.is_closing() {
                 return;
             }
-            link.heard(self.ticked, now, self.timing.long_silence());
+            link.heard(arrived, now, self.timing.long_silence());
             let message = match link.decoder.feed(&mut bytes) {
                 Ok(None) => return,
                 Ok(Some(frame)) => Message::decode(&frame).map_err(Breach::from),
@@ -373,16 +375,14 @@ impl Control {
         match self.links.get(&connection).map(|link| &link.stage) {
             Some(Stage::Up(rank)) => {
                 let rank = *rank;
-                let link = self.links.remove(&connection);
-                // The connection of a killed process closes at once. A close soon after a silence
-                // may have another cause: the network was split, and the other side has closed its
-                // connections with the ranks that it counts as dead. The peer may then be alive.
-                let long = self.timing.long_silence();
-                let silence = link.map_or(Duration::ZERO, |link| link.silence(now, long));
-                let reason = match silence < long {
-                    true => FailureReason::HungUp,
-                    false => linking::silent_for(silence),
+                // The connection of a killed process closes. But if a split network has just become
+                // whole, the other side may live, and have closed its connections with the ranks
+                // that it counts as dead.
+                let reason = match self.may_be_split(now) {
+                    true => FailureReason::ClosedInDoubt,
+                    false => FailureReason::HungUp,
                 };
+                self.links.remove(&connection);
                 if !self.leaving {
                     self.declare_dead(rank, reason, None, now);
                 }
@@ -390,6 +390,24 @@ impl Control {
             Some(Stage::Closing) => drop(self.links.remove(&connection)),
             _ => self.dial_failed(connection, false, now),
         }
+    }
+
+    /// Returns a time at which, or after which, the bytes that are read `now` have arrived: `now`
+    /// if this rank ran less than a heartbeat ago, else the time when it last ran.
+    fn arrived(&self, now: Instant) -> Instant {
+        if now.since(self.ticked) <= self.timing.heartbeat { now } else { self.ticked }
+    }
+
+    /// Returns whether the network may be split, or was until lately: some rank counts as dead by
+    /// silence, or a neighbour is silent or was silent lately.
+    fn may_be_split(&self, now: Instant) -> bool {
+        #[cfg(test)]
+        if self.agreement.fault == Some(super::agreement::Fault::TrustCloses) {
+            return false;
+        }
+        let long = self.timing.long_silence();
+        let mut up = self.links.values().filter(|link| link.neighbour().is_some());
+        up.any(|link| link.was_silent(now, long, self.timing.silence)) || self.facts.has_doubts()
     }
 
     /// Does everything that is due. Before this, hand in all bytes that have arrived: after a stop

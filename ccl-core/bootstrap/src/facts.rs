@@ -94,10 +94,10 @@ impl Facts {
 
     /// Takes in a death, which overrides a goodbye: a rank that was killed while it said goodbye
     /// has not told every rank, and all ranks must come to the same view of that rank. For the same
-    /// reason, the proof of a death overrides a guess.
+    /// reason, a proof overrides a doubt.
     fn insert_death(&mut self, failure: &Failure) -> bool {
         if let Some(known) = self.dead.get_mut(&failure.rank) {
-            let is_news = known.is_guess() && failure.reason == FailureReason::HungUp;
+            let is_news = !known.is_proof() && failure.reason.is_proof();
             if is_news {
                 *known = failure.reason.clone();
             }
@@ -162,25 +162,40 @@ impl Facts {
         }
     }
 
-    /// Returns the ranks that count as dead but may be alive ([`FailureReason::is_guess`]), except
-    /// those excluded by a verdict.
-    pub(super) fn silent(&self) -> impl Iterator<Item = Rank> {
+    /// Returns the dead ranks that are not excluded by a verdict, with the reasons.
+    fn newly_dead(&self) -> impl Iterator<Item = (Rank, &FailureReason)> {
         let excluded = |rank: &Rank| {
             self.verdict.as_ref().is_some_and(|verdict| verdict.dead.binary_search(rank).is_ok())
         };
-        let silent = self.dead.iter().filter(|(_, reason)| reason.is_guess());
-        silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
+        let dead = self.dead.iter().filter(move |(rank, _)| !excluded(rank));
+        dead.map(|(rank, reason)| (*rank, reason))
     }
 
-    /// Returns whether the living ranks form a quorum: they outnumber the silent ranks, or both
-    /// groups have the same size and the lowest of all these ranks is alive. Silent ranks may live
-    /// on the other side of a split network; at most one side has a quorum. Ranks excluded by an
-    /// earlier verdict do not count.
+    /// Returns whether a dead rank may live on the other side of a split network.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.newly_dead().any(|(_, reason)| reason.is_doubt())
+    }
+
+    /// Returns the ranks that count as dead but may be alive, except those excluded by a verdict. A
+    /// rank that refuses a connection is one of them only if there are doubts about another: if the
+    /// other side of a split has gone on, this side has heard no more of its ranks.
+    pub(super) fn maybe_alive(&self) -> impl Iterator<Item = Rank> {
+        let doubts = self.has_doubts();
+        let may_live = move |reason: &FailureReason| {
+            reason.is_doubt() || (doubts && *reason == FailureReason::Refused)
+        };
+        self.newly_dead().filter(move |(_, reason)| may_live(reason)).map(|(rank, _)| rank)
+    }
+
+    /// Returns whether the living ranks form a quorum: they outnumber the ranks that may be alive,
+    /// or both groups have the same size and the lowest of all these ranks is known to live. The
+    /// other group may live on the other side of a split network; at most one side has a quorum.
+    /// Ranks excluded by an earlier verdict do not count.
     pub(super) fn has_quorum(&self) -> bool {
-        let count = self.silent().count();
-        let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);
+        let count = self.maybe_alive().count();
+        let lowest_other = self.maybe_alive().next().unwrap_or(Rank::MAX);
         let living = self.living().count();
         let lowest = self.living().next().unwrap_or(Rank::MAX);
-        living > count || (living == count && lowest < lowest_silent)
+        living > count || (living == count && lowest < lowest_other)
     }
 }

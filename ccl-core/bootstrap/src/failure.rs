@@ -29,8 +29,9 @@ pub enum FailureReason {
         /// Length of the silence, in milliseconds.
         silence_ms: u32,
     },
-    /// Nothing listens at the rank's control port any more.
-    #[error("died: nobody listens at its control port any more")]
+    /// Nothing listens at the rank's control port any more: the rank died, or has gone on without
+    /// this rank in another communicator.
+    #[error("died or has left: nobody listens at its control port any more")]
     Refused,
     /// The survivors agreed that the rank is dead.
     #[error("counts as dead by agreement of the survivors")]
@@ -75,12 +76,20 @@ pub enum FailureReason {
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
+    /// The connection of the rank closed without a goodbye, during or soon after a silence: the
+    /// rank died, or lives on the other side of a network that was split.
+    #[error("died or was cut off: its connection closed soon after a silence")]
+    ClosedInDoubt,
 }
 
 impl FailureReason {
-    /// Returns whether the rank may be alive: a silent rank may be cut off, and a rank that refuses
-    /// a connection may have gone on without this rank, in another communicator.
-    pub(super) fn is_guess(&self) -> bool {
-        matches!(self, FailureReason::Silent { .. } | FailureReason::Refused)
+    /// Returns whether the rank may live on the other side of a split network.
+    pub(super) fn is_doubt(&self) -> bool {
+        matches!(self, FailureReason::Silent { .. } | FailureReason::ClosedInDoubt)
+    }
+
+    /// Returns whether the rank is known to have no part in the communicator any more.
+    pub(super) fn is_proof(&self) -> bool {
+        !self.is_doubt() && !matches!(self, FailureReason::Refused | FailureReason::Agreed)
     }
 }

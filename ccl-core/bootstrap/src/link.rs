@@ -31,14 +31,14 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// Time when the last bytes came from the peer, or when the connection began, or when this rank
-    /// last went on after a stop: then it cannot judge the silence before.
+    /// Time of the peer's last bytes, of the connection's begin, or of the end of this rank's last
+    /// stop, whichever is latest: a rank that was stopped cannot judge a silence.
     pub(super) last_received: Instant,
-    /// Time since which the peer may have been silent. It is not later than the arrival of the
-    /// peer's last bytes, even if this rank was stopped when they arrived.
+    /// Time since which the peer may have been silent: not later than the arrival of its last
+    /// bytes, even if this rank was stopped when they arrived.
     silent_since: Instant,
-    /// Last long silence of the peer, and its end.
-    broken: (Duration, Instant),
+    /// End of the peer's last long silence, if it had one.
+    spoke_again: Option<Instant>,
 }
 
 impl Link {
@@ -50,27 +50,25 @@ impl Link {
             outbox: Vec::new(),
             last_received: now,
             silent_since: now,
-            broken: (Duration::ZERO, now),
+            spoke_again: None,
         }
     }
 
-    /// Takes note of bytes that have arrived after `ticked`, when this rank was last known to run.
-    /// A silence of at least `long` is kept in mind.
-    pub(super) fn heard(&mut self, ticked: Instant, now: Instant, long: Duration) {
+    /// Records that bytes are read `now`, which arrived at `arrived` or later. A silence of `long`
+    /// or more before them is remembered.
+    pub(super) fn heard(&mut self, arrived: Instant, now: Instant, long: Duration) {
         self.last_received = now;
-        let silence = ticked.since(self.silent_since);
-        if silence >= long {
-            self.broken = (silence, now);
+        if arrived.since(self.silent_since) >= long {
+            self.spoke_again = Some(now);
         }
-        self.silent_since = self.silent_since.max(ticked);
+        self.silent_since = self.silent_since.max(arrived);
     }
 
-    /// Returns the length of the peer's silence. A long one that has ended counts for `long` after
-    /// its end.
-    pub(super) fn silence(&self, now: Instant, long: Duration) -> Duration {
-        let silence = now.since(self.silent_since);
-        let (before, ended) = self.broken;
-        if now.since(ended) < long { silence.max(before) } else { silence }
+    /// Returns whether the peer has been silent for `long` or more, or has ended such a silence
+    /// less than `lately` ago.
+    pub(super) fn was_silent(&self, now: Instant, long: Duration, lately: Duration) -> bool {
+        now.since(self.silent_since) >= long
+            || self.spoke_again.is_some_and(|ended| now.since(ended) < lately)
     }
 
     pub(super) fn send(&mut self, message: &Message) {

@@ -183,8 +183,8 @@ impl Network {
     }
 
     /// Returns whether a range lies within the memory of the range's registration. The result is
-    /// also true if the range is empty, or if the range has no registration and needs none, as host
-    /// memory does without `FI_MR_LOCAL`.
+    /// also true if the range is empty, if the provider checks no memory of the caller, or if the
+    /// range has no descriptor and only the memory of accelerators needs one.
     fn covers(&mut self, endpoint: u32, range: &Range) -> bool {
         let Some(domain) = self.endpoints.get(&endpoint).map(|it| it.domain) else { return false };
         let Some(provider) = self.provider_of(domain) else { return false };

@@ -101,7 +101,7 @@ pub struct Network {
     failed: u32,
     /// True if no link was made slower or faster; cut cables do not count.
     even: bool,
-    /// True if each NIC and each group is cabled to all switches above it ([`Wiring::Mesh`]).
+    /// True if each NIC and each switch is cabled to all switches above it ([`Wiring::Mesh`]).
     plain: bool,
     /// Per pair of NIC numbers, row by row: true if switches join them. Empty if the network is
     /// plain.
@@ -318,9 +318,8 @@ impl Network {
         self.even
     }
 
-    /// Divides the hosts into blocks of `hosts` consecutive hosts. Returns the link that has the
-    /// same position in the first block as `link` has in its own block. A block must consist of
-    /// whole groups.
+    /// Returns the link that has the same position in the first block of hosts as `link` has in its
+    /// own block. A block is `hosts` consecutive hosts, and must consist of whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {

@@ -42,10 +42,10 @@ pub struct Options {
     /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
     /// only over EFA adapters that can write, and messages elsewhere.
     pub always_writes: bool,
-    /// True if endpoints are to be able to move the memory of accelerators (`FI_HMEM`), if the
-    /// provider has that feature. The provider may then demand that memory is registered
-    /// (`FI_MR_HMEM`), and `shm` injects no messages. Regions are host memory, and are registered
-    /// as such, so only tests set it.
+    /// True to ask for endpoints that can move the memory of accelerators (`FI_HMEM`), where the
+    /// provider has them. The provider may then demand that memory is registered (`FI_MR_HMEM`),
+    /// and
+    /// `shm` injects no messages. Only tests set this option: all regions are host memory.
     pub device_memory: bool,
     /// Longest time for which a peer may be unreachable after a break of the socket connection. A
     /// peer that is unreachable for longer is lost. Values below 3 s count as 3 s.

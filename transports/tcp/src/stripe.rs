@@ -70,16 +70,16 @@ impl Stripe {
         }
     }
 
-    /// Returns whether no queued frame is left: the connection has taken all frames and, unless the
-    /// connection is gone, has written them to its socket.
+    /// Returns whether no frame waits to be written: the connection has taken all frames and,
+    /// unless the connection is gone, has written them to its socket.
     pub(crate) fn is_drained(&self) -> bool {
         self.outgoing.is_drained() && self.is_flushed()
     }
 
     /// Returns whether a call need not wait for this stripe: everything has been written, and a
-    /// break, if there is one, cannot have lost any of it. Also true once the peer's return is
-    /// overdue, since an absent peer must not hold up unrelated calls. Frames that the peer lacks
-    /// are then written when the peer comes back.
+    /// break, if there is one, cannot have lost any of it. Also returns true once the peer's return
+    /// is overdue, since an absent peer must not hold up unrelated calls. Frames that the peer
+    /// lacks are then written when the peer comes back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
         match &self.broken {

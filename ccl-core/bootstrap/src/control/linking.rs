@@ -49,10 +49,11 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.peer_rank() else { return };
-        // A peer that refuses is dead, or has left in good order without our knowledge. The peer
-        // counts as dead in two cases: while this rank's neighbours are still connecting, because
-        // no rank can have left by then; and while the agreement waits for the peer, because a rank
-        // that has left never answers, and the agreement might wait for it forever.
+        // A peer that refuses is dead, or has left in good order without our knowledge, or has gone
+        // on without this rank. The peer counts as dead in two cases: while this rank's neighbours
+        // are still connecting, because no rank can have left by then; and while the agreement
+        // waits for the peer, because a rank that has left never answers, and the agreement might
+        // wait for it forever.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
@@ -265,7 +266,7 @@ impl Control {
     }
 }
 
-pub(super) fn silent_for(silence: Duration) -> FailureReason {
+fn silent_for(silence: Duration) -> FailureReason {
     let silence_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
     FailureReason::Silent { silence_ms }
 }

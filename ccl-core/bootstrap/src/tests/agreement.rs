@@ -30,18 +30,13 @@ fn history(seed: u64, fault: Option<Fault>) -> Net {
         let bound = if random.below(2) == 0 { ranks.min(3) } else { ranks };
         let rank = random.below(bound.into()) as Rank;
         let after = random.below(window_us);
-        let plan = match random.below(13) {
+        let plan = match random.below(12) {
             0..4 => Plan::Kill(rank),
             4..7 => Plan::KillWhileSending(rank, random.below(40)),
             7 => Plan::CutOffWhileSending(rank, random.below(40)),
             8 => Plan::CutOff(rank),
             9 => Plan::Leave(rank),
             10 => Plan::Abort(rank),
-            // Many splits last about as long as the silence after which a rank counts as dead.
-            11 => Plan::Split(
-                rank,
-                [3_000_000, 6_000_000][random.below(2) as usize] + random.below(1_000_000),
-            ),
             _ => {
                 net.plan(after + random.below(9_000_000), Plan::Resume(rank));
                 Plan::Stop(rank)
@@ -171,16 +166,25 @@ fn survivors_of_any_history_agree() {
 }
 
 /// Runs one history of a network that is split for about as long as the silence after which a rank
-/// counts as dead. One rank may be stopped for a while, and one side may end its work, with or
-/// without a verdict.
-fn split(seed: u64) -> Net {
+/// counts as dead. Often, a rank is stopped for a while, one path is cut in addition, or the ranks
+/// of one side are killed, before or after a verdict.
+fn split(seed: u64, fault: Option<Fault>) -> Net {
     let mut random = Random(seed);
     let ranks = 2 + random.below(7) as u32;
     let mut net = Net::linked(ranks, seed);
+    if let Some(fault) = fault {
+        net.nodes.iter_mut().for_each(|node| node.control.plant(fault));
+    }
     net.operate();
     let bound = 1 + random.below(u64::from(ranks) - 1) as Rank;
-    net.plan(random.below(500_000), Plan::Split(bound, 2_800_000 + random.below(800_000)));
-    if random.below(2) == 0 {
+    let lasts = |random: &mut Random| 2_800_000 + random.below(800_000);
+    if random.below(4) > 0 {
+        net.plan(random.below(500_000), Plan::Split(bound, lasts(&mut random)));
+    }
+    if random.below(4) == 0 {
+        net.plan(random.below(500_000), Plan::Unlink(bound - 1, lasts(&mut random)));
+    }
+    if random.below(4) > 0 {
         let (rank, stops) = (random.below(ranks.into()) as Rank, random.below(1_000_000));
         net.plan(stops, Plan::Stop(rank));
         net.plan(stops + random.below(4_000_000), Plan::Resume(rank));
@@ -199,15 +203,38 @@ fn split(seed: u64) -> Net {
 /// Both sides of a split network may count each other as dead. At most one of them goes on, even if
 /// the split ends while the sides close their connections with each other.
 #[test]
-fn at_most_one_side_of_a_split_network_goes_on() {
+fn a_split_that_ends_while_the_sides_part_leaves_one_side() {
     let mut with_verdict = 0;
     for seed in 0..count() {
-        match judged(&split(seed)) {
+        match judged(&split(seed, None)) {
             Ok(agreed) => with_verdict += u64::from(agreed),
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
     }
     assert!(with_verdict > count() / 5, "only {with_verdict} histories had a verdict");
+}
+
+/// Survivors of kills never lack a quorum, however many ranks are killed at once.
+#[test]
+fn survivors_of_kills_get_a_verdict() {
+    for seed in 0..count() / 10 {
+        let mut random = Random(seed);
+        let ranks = 2 + random.below(15) as u32;
+        let mut net = Net::linked(ranks, seed);
+        net.operate();
+        let survivor = random.below(ranks.into()) as Rank;
+        let killed = (0..ranks).filter(|rank| *rank != survivor && random.below(4) > 0);
+        let killed = Vec::from_iter(killed);
+        for rank in &killed {
+            net.plan(random.below([1, 10_000][seed as usize % 2]), Plan::Kill(*rank));
+        }
+        net.run_for(BOUND_MS);
+        for rank in net.running().into_iter().filter(|_| !killed.is_empty()) {
+            let verdict = net.nodes[rank as usize].control.verdict();
+            let dead = verdict.map(|verdict| verdict.map(|verdict| verdict.dead.clone()));
+            assert_eq!(dead, Ok(Some(killed.clone())), "seed {seed}: {}", net.story());
+        }
+    }
 }
 
 /// Calls [`Control::reconvene`](crate::Control::reconvene) repeatedly on each running rank that has
@@ -273,4 +300,6 @@ fn planted_faults_are_found() {
         println!("{fault:?}: {found:?}");
         assert!(found.is_some(), "no seed reveals {fault:?}");
     }
+    let trusts = |seed| judged(&split(seed, Some(Fault::TrustCloses))).is_err();
+    assert!((0..count()).any(trusts), "no seed reveals {:?}", Fault::TrustCloses);
 }

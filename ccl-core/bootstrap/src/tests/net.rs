@@ -1,6 +1,6 @@
 //! Control state machines of several ranks ([`Control`]), connected by a simulated network in
 //! virtual time. Each connection keeps its bytes in order, with latencies drawn from a seed. Ranks
-//! are killed, cut off, stopped, or leave.
+//! are killed, cut off, stopped, or leave, and the network is split for a while.
 
 use super::secret;
 use crate::*;
@@ -101,8 +101,8 @@ struct Wire {
     /// Per end: time when the last bytes to it arrive. Later bytes do not overtake them.
     last: [Instant; 2],
     cut: bool,
-    /// Per end: number of further parcels of bytes to it that still arrive before a reset; the rest
-    /// is lost. None if there is no reset.
+    /// Per end: number of writes to it that still arrive before a reset, which discards the rest;
+    /// `None` without a reset.
     reset_after: [Option<u64>; 2],
 }
 
@@ -118,9 +118,11 @@ pub(super) enum Plan {
     Leave(Rank),
     Abort(Rank),
     Overdue(Rank),
-    /// Split for this number of microseconds between the ranks below this one and the others. What
-    /// they send to each other arrives afterwards.
+    /// Splits the network for this number of microseconds: the ranks below this one cannot reach
+    /// the others. Bytes sent across arrive after the split, unless a reset discards them.
     Split(Rank, u64),
+    /// Cuts the path between this rank and the next one, as `Split` does between two sides.
+    Unlink(Rank, u64),
 }
 
 pub(super) struct Net {
@@ -129,8 +131,10 @@ pub(super) struct Net {
     pub(super) latency_us_max: u64,
     pub(super) random: Random,
     wires: Vec<Wire>,
-    /// Lowest rank of the second side of a split, and the end of the split.
+    /// Rank and end of the last [`Plan::Split`].
     split: (Rank, Instant),
+    /// Rank and end of the last [`Plan::Unlink`].
+    unlinked: (Rank, Instant),
     events: BinaryHeap<Due>,
     count: u64,
     plans: Vec<Plan>,
@@ -159,6 +163,7 @@ impl Net {
             random: Random(seed),
             wires: Vec::new(),
             split: (0, Instant::ZERO),
+            unlinked: (0, Instant::ZERO),
             events: BinaryHeap::new(),
             count: 0,
             plans: Vec::new(),
@@ -226,7 +231,7 @@ impl Net {
                 let Wire { ends, cut, reset_after, .. } = &mut self.wires[wire];
                 let (rank, Some(connection)) = ends[end] else { return };
                 let is_lost = reset_after[end] == Some(0) && bytes.is_some();
-                reset_after[end] = reset_after[end].map(|parcels| parcels.saturating_sub(1));
+                reset_after[end] = reset_after[end].map(|writes| writes.saturating_sub(1));
                 if !*cut && !is_lost {
                     let hang_up = Input::HangUp(connection);
                     self.input(rank, bytes.map_or(hang_up, |b| Input::Bytes(connection, b)));
@@ -259,11 +264,14 @@ impl Net {
         self.push(self.now + Duration::from_micros(200), Event::Operation);
     }
 
-    /// Returns the moment from which bytes can pass between two ranks: now, or the end of a split.
+    /// Returns the moment from which bytes can pass between two ranks.
     fn passes_at(&self, ranks: [Rank; 2]) -> Instant {
-        let (bound, until) = self.split;
-        let [one, other] = ranks.map(|rank| rank < bound);
-        if one == other { self.now } else { until.max(self.now) }
+        let ((bound, whole_at), (rank, linked_at)) = (self.split, self.unlinked);
+        let is_split = (ranks[0] < bound) != (ranks[1] < bound);
+        let is_unlinked = ranks.contains(&rank) && ranks.contains(&(rank + 1));
+        let split_until = if is_split { whole_at } else { self.now };
+        let unlinked_until = if is_unlinked { linked_at } else { self.now };
+        self.now.max(split_until).max(unlinked_until)
     }
 
     fn attempt(&mut self, from: Rank, connection: ConnectionId, to: Rank) {
@@ -334,9 +342,9 @@ impl Net {
         let to = 1 - from;
         let passes_at = self.passes_at(self.wires[wire].ends.map(|(rank, _)| rank));
         let at = self.wires[wire].last[to].max(passes_at + self.latency());
-        if bytes.is_none() && passes_at > self.now {
-            // The system resets a closed connection if the peer's bytes reach it before all of its
-            // own bytes have reached the peer; the rest is then lost.
+        if bytes.is_none() && self.now < self.split.1.max(self.unlinked.1) {
+            // Linux answers bytes for a closed socket with a reset. What the closing side had not
+            // delivered by then is lost.
             self.wires[wire].reset_after[to] =
                 (self.random.below(2) == 0).then(|| self.random.below(5));
         }
@@ -421,7 +429,8 @@ impl Net {
         | Plan::Leave(rank)
         | Plan::Abort(rank)
         | Plan::Overdue(rank)
-        | Plan::Split(rank, _)) = plan;
+        | Plan::Split(rank, _)
+        | Plan::Unlink(rank, _)) = plan;
         let now = self.now;
         self.carried_out.push((now, plan));
         let node = &mut self.nodes[rank as usize];
@@ -452,6 +461,7 @@ impl Net {
                 self.pump(rank);
             }
             (Plan::Split(_, us), _) => self.split = (rank, now + Duration::from_micros(us)),
+            (Plan::Unlink(_, us), _) => self.unlinked = (rank, now + Duration::from_micros(us)),
             (Plan::Overdue(_), State::Runs) => {
                 node.control.overdue(Duration::from_secs(1), now);
                 self.pump(rank);

@@ -3,9 +3,11 @@
 
 use super::net::{Net, Plan, State};
 use super::{at, frame, secret};
+use crate::link::{Link, Stage};
 use crate::*;
 use ccl_core::types::Rank;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn exchange(net: &mut Net, length: usize) {
     let ranks = net.nodes.len() as Rank;
@@ -271,6 +273,22 @@ fn at_most_one_side_of_a_split_network_gets_a_verdict() {
         let error = net.nodes[rank].control.verdict().unwrap_err();
         assert_eq!(error, NoVerdict::NoQuorum { living: 4, silent: 5 });
     }
+}
+
+#[test]
+fn a_long_silence_is_remembered_for_a_while() {
+    let (long, lately) = (Duration::from_millis(1_500), Duration::from_millis(3_000));
+    let mut link = Link::new(Stage::AtGate, at(0));
+    let was_silent = |link: &Link, ms| link.was_silent(at(ms), long, lately);
+    link.heard(at(1_400), at(1_400), long);
+    assert!(!was_silent(&link, 2_899) && was_silent(&link, 2_900));
+    link.heard(at(2_900), at(2_900), long);
+    link.heard(at(4_000), at(4_000), long);
+    link.heard(at(5_000), at(5_000), long);
+    assert!(was_silent(&link, 5_899) && !was_silent(&link, 5_900));
+    // Bytes that are read after a stop of this rank may have arrived at its beginning.
+    link.heard(at(5_000), at(9_000), long);
+    assert!(was_silent(&link, 9_000));
 }
 
 #[test]

@@ -89,7 +89,7 @@ struct Slots {
     free: u32,
     /// Slot at which the next search for a free slot begins. It advances only if the receiver's
     /// device redirects (`Caps::redirects`). Such a receiver expects the slots to be filled in
-    /// turn, so it knows the message of the next slot, and redirects it to the message's buffer.
+    /// turn: it expects a certain message in each slot, and redirects that message to its buffer.
     turn: u32,
 }
 
@@ -541,8 +541,8 @@ impl Sender {
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
         // Some slots are reserved for messages that have a CTS. A receiver whose device redirects
-        // sends fewer CTS: none for buffers that fit into slots, unless messages arrive in other
-        // slots than it expects. So fewer slots are reserved.
+        // sends fewer CTS: as long as messages arrive in the slots that it expects, it sends none
+        // for a group whose buffers all fit into slots. So fewer slots are reserved.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes

@@ -120,17 +120,17 @@ fn small_queues_and_queues_that_wake_nobody_pass_the_suite() {
     }
 }
 
-/// Over a provider that moves the memory of accelerators, memory is registered and sent with its
-/// descriptor. A device that does not ask for this feature registers nothing.
+/// Over a provider that moves the memory of accelerators, a device that asks for this feature
+/// registers its memory. A device that does not ask registers nothing.
 #[test]
 fn endpoints_that_move_the_memory_of_accelerators_pass_the_suite() {
     let asks = Options { device_memory: true, ..Options::default() };
     for limits in [Limits::efa, Limits::sockets] {
-        let offers = |seed| {
+        let with_hmem = |seed| {
             let limits = limits(seed);
             Limits { mr_mode: limits.mr_mode | FI_MR_HMEM, ..limits }
         };
-        passes(offers, &asks);
+        passes(with_hmem, &asks);
     }
     for (options, count) in [(&asks, 1), (&Options::default(), 0)] {
         let limits = Limits { mr_mode: FI_MR_HMEM, ..Limits::sockets(1) };
