@@ -80,7 +80,7 @@ pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Version of this crate's messages; a peer of another version is refused, and learns both
 /// versions.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// Largest number of bytes of a frame before its sender has proved that it knows the secret.
 pub const STRANGER_FRAME_BYTES_MAX: usize = 512;
