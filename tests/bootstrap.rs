@@ -250,8 +250,8 @@ fn another_protocol_version_is_refused_and_the_answer_has_both_versions() {
     }
 }
 
-/// Joins as `rank` and vanishes after the admission. Nothing listens at the address in the rank's
-/// hello.
+/// Joins as `rank`, and vanishes once rank 0 has let it join. Nothing listens at the address in the
+/// rank's hello.
 fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hello = hello(rank, ranks, Contact::new(Some(unused.ip()), unused.port()));
@@ -551,7 +551,8 @@ fn a_killed_rank_is_named_by_each_survivor_within_two_seconds() {
         for rank in (0..4).filter(|rank| *rank != victim) {
             let line = ranks.line(rank, "failure");
             let text = |reason| format!("failure {}", Failure { rank: victim as u32, reason });
-            // On a busy machine, a survivor may not have heard the rank for a while.
+            // On a busy machine, a survivor may not have heard the rank for a while before the
+            // close, and then doubts the death.
             let expected = [FailureReason::HungUp, FailureReason::ClosedInDoubt].map(text);
             assert!(expected.contains(&line), "{line}");
         }
@@ -596,8 +597,9 @@ fn survivors_agree_and_meet_again_without_the_dead() {
         victims.iter().for_each(|rank| ranks.signal(*rank, rustix::process::Signal::KILL));
         let survivors: Vec<_> = (0..5).filter(|rank| !victims.contains(rank)).collect();
         for (place, rank) in survivors.iter().enumerate() {
-            // With two victims, the last operation is 11 if rank 1 took part in an agreement before
-            // it died, and 12 otherwise. So the test checks only the first digit.
+            // Rank r has completed 10 + r operations. With two victims, all did 11 if rank 1 took
+            // part in an agreement before it died, else 12. So the test checks only the first
+            // digit.
             let line = ranks.line(*rank, "verdict");
             let verdict = format!("verdict {victims:?} dead, {survivors:?} live, all did 1");
             assert!(line.starts_with(&verdict), "{line}");

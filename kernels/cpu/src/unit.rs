@@ -128,7 +128,7 @@ const fn rebias<F: Format>() -> u32 {
     (127 - F::BIAS) << 23
 }
 
-/// Returns the exact value of a code. NaN stays NaN, with any payload.
+/// Returns the exact value of a code. NaN stays NaN; its payload may change.
 #[inline(always)]
 fn decode<F: Format>(code: u32) -> f32 {
     let sign = (code >> (F::WIDTH - 1)) << 31;
@@ -161,8 +161,8 @@ fn encode<F: Format>(value: f32) -> u32 {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
         // The comparison is signed: every vector instruction set has signed comparisons.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
-        // In a sum with this power of two, the last bit is worth the format's smallest subnormal.
-        // So the sum is rounded to a multiple of that subnormal.
+        // `ruler` is a power of two, chosen so that the last bit of a sum with it is worth the
+        // format's smallest subnormal. So the addition rounds to a multiple of that subnormal.
         let ruler = rebias::<F>() + ((shift + 1) << 23);
         let subnormal =
             (f32::from_bits(bits) + f32::from_bits(ruler)).to_bits().wrapping_sub(ruler);

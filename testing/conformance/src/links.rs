@@ -323,8 +323,9 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     leave(all)
 }
 
-/// Checks that links share the credits of a pool. The budget is seven messages: each of three links
-/// reserves two slots, and one slot is in the pool.
+/// Checks that links share the credits of a pool. The budget is seven messages: two slots are
+/// reserved for each of three links, as a link needs two to forward messages, and one slot is in
+/// the pool.
 fn pool(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 100;
     let budget_bytes = 7 * (HEADER_BYTES + CONFIG.slot_bytes);

@@ -299,8 +299,8 @@ impl Receiver {
         self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
     }
 
-    /// Ends the request that now has the ticket's slot: only for [`Fault::ConsumedFrees`]. The
-    /// ticket's own request is done, so the ended request is a newer one.
+    /// Removes a wrong request, for [`Fault::ConsumedFrees`]: the ticket's own request is done, and
+    /// the one that now has its slot is removed.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);

@@ -31,9 +31,9 @@ const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 pub struct Limits {
     /// Name of the provider.
     pub name: &'static str,
-    /// Demands on registered memory (`FI_MR_...`). With `FI_MR_HMEM`, the provider offers to move
-    /// the memory of accelerators (`FI_HMEM`) to programs that ask for it, and makes this demand
-    /// only of them.
+    /// Demands on registered memory (`FI_MR_...`). If `FI_MR_HMEM` is one of them, the provider
+    /// also has the capability `FI_HMEM`. It makes this one demand only of programs that ask for
+    /// the capability.
     pub mr_mode: c_int,
     /// Bytes of remote CQ data of a write; 0 if the provider has no writes.
     pub data_bytes: usize,
@@ -157,11 +157,11 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
-    /// Makes one packet fail at each endpoint. Returns the number of endpoints that have an event
-    /// queue. The packet is internal to the provider and belongs to no request. The failed
-    /// completion has no context, as in older providers. Tests check that each endpoint has an
-    /// event queue: libfabric's EFA provider ends the process if an internal packet fails at an
-    /// endpoint without an event queue.
+    /// Makes one packet fail at each endpoint. The packet is internal to the provider and belongs
+    /// to no request. The failed completion has no context, as in older providers. Returns the
+    /// number of endpoints that have an event queue, so that tests can check that all have one:
+    /// libfabric's EFA provider ends the process if an internal packet fails at an endpoint without
+    /// one.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

@@ -205,13 +205,14 @@ fn split(seed: u64, fault: Option<Fault>) -> Net {
 #[test]
 fn a_split_that_ends_while_the_sides_part_leaves_one_side() {
     let mut with_verdict = 0;
-    for seed in 0..count() {
+    let seeds = count().min(5_000);
+    for seed in 0..seeds {
         match judged(&split(seed, None)) {
             Ok(agreed) => with_verdict += u64::from(agreed),
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
     }
-    assert!(with_verdict > count() / 5, "only {with_verdict} histories had a verdict");
+    assert!(with_verdict > seeds / 5, "only {with_verdict} histories had a verdict");
 }
 
 /// Survivors of kills never lack a quorum, however many ranks are killed at once.

@@ -6,10 +6,10 @@
 //! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
 //!   known. Some slots are reserved for messages that have a CTS, so that messages without a posted
-//!   receive cannot fill all slots. If all buffers of a group are short, the CTS of the group is
-//!   withheld until a slot holds a message whose buffer is not posted yet, until 1 ms has passed
-//!   without events, or until 10 ms have passed even with events. The two time limits are for a
-//!   message that exceeds both its buffer and a slot: such a message waits for the CTS.
+//!   receive cannot fill all slots. A group whose buffers are all short mostly needs no CTS, so its
+//!   CTS is withheld. It is sent when a slot holds a message that no posted buffer is for, since
+//!   slots may then become scarce, and otherwise after 1 ms without events or after 10 ms: a
+//!   message that exceeds both its buffer and a slot waits for the CTS.
 //! * **Over TCP, slots are large and mostly take no memory**, because the receiver redirects each
 //!   slot's message to the buffer that it expects the message for. The sender does not copy a long
 //!   message: the message's memory stays in use until the whole message is written to the socket.
@@ -57,7 +57,7 @@ const HELP_WITHIN: Duration = Duration::from_millis(1);
 const HELP_GAP_MAX: Duration = Duration::from_micros(20);
 /// Time between two polls of helpers that have nothing to copy.
 const HELP_PAUSE: Duration = Duration::from_micros(2);
-/// Shortest duration of a poll that is assumed to have copied bytes.
+/// Duration from which on a poll is assumed to have copied bytes.
 const HELP_COPY_MIN: Duration = Duration::from_micros(5);
 
 /// Factor by which slots are longer than `short_bytes` if the device redirects: the slots then take

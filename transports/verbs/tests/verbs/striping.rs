@@ -223,7 +223,7 @@ fn the_bytes_under_way_at_a_port_stay_within_its_budget() {
         });
         assert!(most <= at_once * 4096, "{policy}: {most} bytes under way");
         ends.iter_mut().for_each(|end| end.events.clear());
-        // Credits do not wait for the budget, which stays used up: the sender is not polled here.
+        // The puts use up the budget until the sender is polled. A credit must not wait for that.
         let mut put = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { is_control, .. } = &mut put;
         *is_control = true;
