@@ -240,8 +240,8 @@ impl WithMagic {
     }
 }
 
-/// Index of the variant [`Message::Open`], which is the first byte of the message's encoding.
-const OPEN: u8 = 0;
+/// Index of the variant [`Message::Open`], with which the message's encoding begins.
+const OPEN: u32 = 0;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -320,7 +320,7 @@ impl Message {
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
         // The bytes after the version number of an `Open` depend on the version, so these bytes are
         // not read in an `Open` of another version.
-        if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u8, [u8; 4], u16)>(bytes)
+        if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u32, [u8; 4], u16)>(bytes)
             && protocol != PROTOCOL_VERSION
         {
             return Ok(Message::Open { protocol, nonce: [0; 32] });
