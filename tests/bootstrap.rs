@@ -2,7 +2,9 @@
 //! of the control plane), detection of failures, and agreement. Ranks are threads, or processes if
 //! one of them must die.
 
-use ccl_bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
+use ccl_bootstrap::{
+    Contact, Hello, JoinLimits, Member, MemberJoin, PROTOCOL_VERSION, RootAction, RootJoin,
+};
 use ccl_harness::{skip, stretched};
 use ferroccl::bootstrap::{
     BootstrapError, ControlPlane, ControlTiming, Endpoint, Failure, FailureReason, Join,
@@ -241,7 +243,8 @@ fn another_protocol_version_is_refused_and_the_answer_has_both_versions() {
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [4, 0, 0, 0, 6, 0, 5, 99], "must refuse, with versions 5 (own) and 99");
+    let own = u8::try_from(PROTOCOL_VERSION).unwrap();
+    assert_eq!(answer, [4, 0, 0, 0, 6, 0, own, 99], "must refuse, with both versions");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays, .. } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
