@@ -27,9 +27,9 @@ pub(crate) fn examples() -> &'static Path {
         cargo.args(["build", "--offline", "--workspace", "--examples", "--manifest-path"]);
         cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
         cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
+        // As this test itself was built: `test` differs from `dev`, whose directory it shares.
+        let name = if profile.ends_with("release") { "release" } else { "test" };
+        cargo.args(["--profile", name]);
         // Cargo's variables of this package would cause build scripts to run again.
         let said = std::env::vars_os().map(|(name, _)| name);
         let of_this_package = |name: &OsString| {

@@ -73,7 +73,7 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
         let mut command = cargo(Some("+nightly"), "asan", "-Zsanitizer=address", full)?;
         // Less optimised kernels have the same errors, and are much quicker to build.
         command.args(["test", "--no-fail-fast", "--target", &host()]);
-        command.args(["--config", "profile.dev.package.ccl-kernels-cpu.opt-level=1"]);
+        command.args(["--config", "profile.test.package.ccl-kernels-cpu.opt-level=1"]);
         command.args(packages.iter().flat_map(|package| ["--package", package]));
         command.env("ASAN_OPTIONS", ASAN_OPTIONS);
         Ok(command)
