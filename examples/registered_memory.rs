@@ -7,7 +7,7 @@ use ferroccl::{Error, Reduction};
 
 fn main() -> ExitCode {
     ferroccl::run(4, |communicator| {
-        // `weights` owns the vector and does not move its elements while it is registered.
+        // `weights` owns the vector, and does not move the elements while they are registered.
         let mut weights = communicator.register(vec![1.0f32; 1_000_000])?;
         for _ in 0..3 {
             communicator.all_reduce_in_place(&mut weights, Reduction::Sum)?;

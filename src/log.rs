@@ -16,8 +16,8 @@ pub struct FilterError {
 }
 
 /// Starts the log with a filter as in `FERROCCL_DEBUG`: `error`, `warn`, `info`, `debug`, `trace`,
-/// or levels by target, such as `ferroccl=debug`. A subscriber that the program has already
-/// set stays.
+/// or levels by target, such as `ferroccl=debug`. If the program has already set a subscriber, that
+/// subscriber is kept.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ static OWN: [&TransportKind; 4] = [
 static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());
 
 /// Adds a transport that the program defines. All ranks must add it. `FERROCCL_TRANSPORT` can then
-/// name the transport. Returns false if another transport has its name or its number.
+/// name the transport. Returns false if another transport has the same name or number.
 pub fn add(kind: &'static TransportKind) -> bool {
     let mut added = ADDED.lock().unwrap_or_else(PoisonError::into_inner);
     let is_taken = |known: &&&TransportKind| known.name == kind.name || known.id == kind.id;
@@ -104,7 +104,7 @@ impl Choice {
         }
     }
 
-    /// Returns whether messages between hosts are spread over queue pairs.
+    /// Returns whether messages between hosts are striped over queue pairs.
     pub fn stripes(&self) -> bool {
         self.network.is_some_and(|kind| kind.stripes)
     }

@@ -39,8 +39,8 @@ mod tests {
     const ROUNDS: u32 = 3;
 
     /// Returns the number of allocations in 100 calls that follow a first call. The result is the
-    /// minimum of a few rounds: on a busy machine, a rank may wait so long that it runs the stall
-    /// detector, which may allocate.
+    /// minimum of a few rounds: on a busy machine, a rank can wait so long that it runs the stall
+    /// detector, which can allocate.
     fn count(
         c: &mut Communicator,
         mut call: impl FnMut(&mut Communicator) -> Result<(), Error>,

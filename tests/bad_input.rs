@@ -378,7 +378,7 @@ fn all_well(ended: &[Ended]) {
     }
 }
 
-/// Wraps the command of a rank in a shell that first runs a script. The script may set limits or
+/// Wraps the command of a rank in a shell that first runs a script, for example to set limits or to
 /// mount file systems.
 pub(crate) fn within(command: &mut Command, shell: &[&str], script: &str) {
     let mut outer = Command::new(shell[0]);

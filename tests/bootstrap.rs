@@ -27,8 +27,8 @@ fn options(rank: u32, ranks: u32, id: &UniqueId) -> Join {
 
 type Joined = Result<ControlPlane, BootstrapError>;
 
-/// Joins `ranks` ranks, each on a thread. `change` may alter the options of a rank; a rank for
-/// which it returns false does not join.
+/// Joins `ranks` ranks, each on a thread. `change` can alter the options of a rank. If `change`
+/// returns false, the rank does not join.
 fn joined(ranks: u32, change: impl Fn(&mut Join) -> bool) -> Vec<Option<Joined>> {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let mut listener = Some(listener);
@@ -554,8 +554,8 @@ fn a_killed_rank_is_named_by_each_survivor_within_two_seconds() {
         for rank in (0..4).filter(|rank| *rank != victim) {
             let line = ranks.line(rank, "failure");
             let text = |reason| format!("failure {}", Failure { rank: victim as u32, reason });
-            // On a busy machine, a survivor may not have heard the rank for a while before the
-            // close, and then doubts the death.
+            // On a busy machine, a survivor can go without a message from the victim for a while
+            // before the connection closes. The survivor then doubts the death.
             let expected = [FailureReason::HungUp, FailureReason::ClosedInDoubt].map(text);
             assert!(expected.contains(&line), "{line}");
         }
@@ -600,9 +600,9 @@ fn survivors_agree_and_meet_again_without_the_dead() {
         victims.iter().for_each(|rank| ranks.signal(*rank, rustix::process::Signal::KILL));
         let survivors: Vec<_> = (0..5).filter(|rank| !victims.contains(rank)).collect();
         for (place, rank) in survivors.iter().enumerate() {
-            // Rank r has completed 10 + r operations. With two victims, all did 11 if rank 1 took
-            // part in an agreement before it died, else 12. So the test checks only the first
-            // digit.
+            // Rank r has completed 10 + r operations. With two victims, the line ends with 11 if
+            // rank 1 took part in an agreement before it died, else with 12. So the test checks
+            // only the first digit.
             let line = ranks.line(*rank, "verdict");
             let verdict = format!("verdict {victims:?} dead, {survivors:?} live, all did 1");
             assert!(line.starts_with(&verdict), "{line}");

@@ -37,7 +37,7 @@ fn collectives() -> Result<(), Error> {
     communicator.barrier()
 }
 
-/// Runs all_reduces; `WORK` has their length in bytes and their number.
+/// Runs all_reduces. `WORK` has the length of the buffer in bytes and the number of all_reduces.
 fn sums() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let work = std::env::var(WORK).unwrap();
@@ -279,7 +279,7 @@ fn a_link_that_flaps_costs_time_only() {
         address,
         || command("sums"),
         |_, command| {
-            // On a busy machine, recovery after each cut may take long.
+            // On a busy machine, recovery after each cut can take long.
             command.env(WORK, "1000000 2000").env("FERROCCL_DEAD_AFTER", "20s");
         },
     );
@@ -327,7 +327,7 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     let Some(network) = Network::switched(3) else { return };
     let address = network.hosts[0].ipv4();
     let crowd = move || {
-        // The rendezvous port comes first, then some ports that the kernel may assign to listeners.
+        // The rendezvous port comes first, then some ports that the kernel can assign to listeners.
         stranger::random(SocketAddr::new(address, PORT), 300, 200, 1);
         for port in (0..5u16).map(|i| 32_768 + i * 5000) {
             stranger::random(SocketAddr::new(address, port), 20, 50, 2);

@@ -193,8 +193,8 @@ fn every_type_is_moved_without_a_changed_bit() {
     });
 }
 
-/// Successive calls of one collective may have any sizes. Most of these calls have different
-/// numbers of chunks.
+/// Successive calls of one collective may have any sizes. Here, most calls differ from the
+/// previous call in the number of chunks.
 #[test]
 fn calls_of_any_sizes_work_one_after_the_other() {
     ranks(2, |communicator| {

@@ -78,7 +78,7 @@ fn recorded_calls_of_running_ranks_can_be_predicted() {
     assert_eq!(shown["ranks"], 3);
     let shown = shown["calls"].as_array().unwrap();
     let measured: Vec<_> = shown.iter().filter(|call| call["bytes"] == 3072).collect();
-    // Each timed call is made out of place and in place.
+    // 20 timed calls are out of place, and 20 are in place.
     assert_eq!(measured.len(), 40, "{shown:?}");
     let starts: Vec<u64> = shown.iter().map(|call| call["start_us"].as_u64().unwrap()).collect();
     assert!(starts.is_sorted() && starts[0] == 0, "{starts:?}");
@@ -108,7 +108,7 @@ fn recorded_messages_give_the_traffic_of_each_pair() {
     assert!(!told.contains("left out") && !told.contains("missing"), "{told}");
     said(&format!("trace traffic {prefix} --on p5 --out {sent}"));
     let whole = ccl_traffic::matrix::read(&sent).unwrap().whole();
-    // Each rank sends to the next one, and only out of place.
+    // Each rank sends only to the next rank. `sendrecv_perf` has no in-place calls.
     for rank in 0..3 {
         let share = whole[&(rank, (rank + 1) % 3)] as f64 / f64::from(20 * 3072);
         assert!((1.0..1.1).contains(&share), "rank {rank} sent {share} times its data: {whole:?}");

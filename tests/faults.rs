@@ -144,7 +144,7 @@ impl Traces {
     fn assert_gone(&self) {
         let start = Instant::now();
         for pid in &self.pids {
-            // Another process reaps an orphan, and may need some time.
+            // A process that has ended stays a zombie (state Z) until it is reaped.
             while fs::read_to_string(format!("/proc/{pid}/stat"))
                 .is_ok_and(|stat| !stat.contains(") Z "))
             {

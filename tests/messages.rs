@@ -152,8 +152,8 @@ fn the_error_of_a_send_without_a_receive_names_the_awaited_rank() {
         let peer = 1 - c.rank();
         c.send(&vec![0u8; LARGE], peer).unwrap_err()
     });
-    // It suffices that one rank names the slot that it waits for. The other rank may not have sent
-    // anything yet when it learns that this rank has failed.
+    // It suffices that one rank names the slot that it waits for. Possibly the other rank learns of
+    // the failure before it has sent anything.
     let waits = |error: &Error| matches!(error, Error::Deadline { .. });
     let names_slot = |error: &Error| error.to_string().contains("waiting for a free slot at rank");
     assert!(errors.iter().any(|error| waits(error) && names_slot(error)), "{errors:?}");

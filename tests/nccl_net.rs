@@ -18,7 +18,7 @@ fn plugin() -> PathBuf {
     plugin
 }
 
-/// Runs `ferroccl netcheck` on the plugin: it checks the points of NCCL's contract one by one.
+/// Runs `ferroccl netcheck`, which checks that the plugin keeps each point of NCCL's contract.
 /// No point may fail. Apart from [`HOST_ONLY`], exactly the points in `skipped` must be skipped.
 ///
 /// The time-out is 60 s unless `arguments` contains `--timeout`. The default of `ferroccl netcheck`

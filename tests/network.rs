@@ -379,8 +379,8 @@ fn an_oversubscribed_network_is_reported_by_all_ranks() {
     assert!(notes[0].contains("; with FERROCCL_SOCKETS=4, all"));
 }
 
-/// Runs two all_reduces on two ranks, one per host. Returns the ranks' plans, and the longest time
-/// of the second all_reduce.
+/// Runs two all_reduces on two ranks, one per host. Returns the ranks' plans, and the time of the
+/// second all_reduce on the slower rank.
 fn far_apart(hosts: [&Host; 2], check_network: NetworkCheck) -> (Vec<Explanation>, Duration) {
     let took = Arc::new(Mutex::new(Duration::ZERO));
     let longest = Arc::clone(&took);

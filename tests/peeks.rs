@@ -1,5 +1,5 @@
-//! Waiting for a device: between two polls, a rank peeks at its completion queue (`Lane::peek`,
-//! which is cheaper than a poll) and then sleeps until the device signals an event.
+//! Waiting for a device: between two polls, a rank peeks at the device's completion queue
+//! (`Lane::peek`, which is cheaper than a poll) and then sleeps until the device signals an event.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};

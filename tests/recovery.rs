@@ -289,7 +289,7 @@ fn invitations_that_do_not_fit_are_refused() {
         assert!(error.contains("at least one"), "{error}");
         let error = c.invite(1 + c.rank()).unwrap_err().to_string();
         assert!(error.contains("another number of newcomers"), "{error}");
-        // A communicator of fewer ranks, and one of the same ranks.
+        // The split makes a communicator of fewer ranks, and then one of the same ranks.
         for color in [i64::from(c.rank()), 0] {
             let invitation = c.invite(1).unwrap();
             let mut other = c.split(color, 0).unwrap().unwrap();
@@ -309,7 +309,8 @@ fn abort_after(c: &Communicator, after: Duration) -> thread::JoinHandle<()> {
     })
 }
 
-/// An abort ends several kinds of calls that could not end otherwise.
+/// An abort by rank 3 ends calls that wait. In kinds 0 and 1, all ranks wait for each other; in
+/// kinds 2 and 3, the other ranks wait for rank 3, which sleeps.
 #[test]
 fn an_abort_ends_calls_in_which_all_ranks_wait() {
     for (_, host) in PLACES {
@@ -347,7 +348,7 @@ fn an_abort_ends_calls_in_which_all_ranks_wait() {
     }
 }
 
-/// Two of three ranks shrink while the third is late: an abort ends the wait of both.
+/// Ranks 0 and 1 shrink while rank 2 is late. An abort by rank 0 or 1 ends the waits of both.
 #[test]
 fn an_abort_ends_a_shrink() {
     for aborting in [0, 1] {
@@ -425,10 +426,10 @@ fn an_abort_ends_growing() {
     });
 }
 
-/// Three ranks stop waiting when the condition of their [`GiveUp`] becomes true: a rank 0 that no
-/// other rank joins, a rank 1 whose rank 0 never answers, and a rank 1 that has met rank 0 and
-/// waits for rank 2. In the last case, rank 0 has no condition, and its error says that rank 1 hung
-/// up.
+/// A rank stops waiting when the condition of its [`GiveUp`] becomes true, in each of three joins:
+/// a rank 0 that no other rank joins, a rank 1 whose rank 0 never answers, and a rank 1 that has
+/// met rank 0 and waits for rank 2. In the third join, rank 0 has no condition, and its error says
+/// that rank 1 hung up.
 #[test]
 fn a_give_up_condition_ends_joining() {
     let called_off = Arc::new(AtomicBool::new(false));

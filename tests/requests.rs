@@ -236,9 +236,8 @@ fn wrong_buffers_and_foreign_requests_are_refused() {
     });
 }
 
-/// Checks that 320 requests can be queued at once: more than the 64 plans (prepared programs) that
-/// a communicator keeps. The requests share 24 plans: two collectives, three roots, four
-/// algorithms.
+/// Checks that 320 requests can be queued at once, although a communicator keeps only 64 plans
+/// (prepared programs). The requests share 24 plans: two collectives, three roots, four algorithms.
 #[test]
 fn requests_may_outnumber_the_kept_plans() {
     let small = config_with(|config| config.slots = 2);

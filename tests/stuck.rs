@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_millis(1500);
 enum Over {
     SharedMemory,
     Tcp,
-    /// Shared memory within two hosts, and TCP between them.
+    /// Shared memory within each of two hosts, and TCP between them.
     Both,
 }
 

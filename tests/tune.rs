@@ -90,8 +90,8 @@ fn a_measured_table_is_loaded() {
     for algorithm in ["ring=", "direct=", "double_tree="] {
         assert_eq!(table.matches(algorithm).count(), 2, "{table}");
     }
-    // The table claims that the slowest algorithm is the fastest: only the table can cause this
-    // choice.
+    // The planted table claims that the slowest algorithm is the fastest: only this table can cause
+    // the choice.
     let row = "all_reduce ranks=2 hosts=1 bytes=1024: ring=1 direct=2\n";
     let planted = Table::new("planted", &format!("machine {}\n{row}", machine()));
     let plan = with(&format!("@{}", planted.name()), "explain all_reduce --bytes 2k --ranks 2");
@@ -103,7 +103,7 @@ fn a_measured_table_is_loaded() {
 }
 
 /// Checks that algorithms are tried with messages of a half, a quarter and an eighth of a slot,
-/// too. The table keeps the model's parameters, which predict a table for other numbers of ranks.
+/// too. The table keeps the model's parameters, which predict times for other numbers of ranks.
 #[test]
 fn shorter_messages_are_tried_and_times_of_other_rank_counts_are_predicted() {
     let out = Table::new("divided", "");

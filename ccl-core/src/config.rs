@@ -1,7 +1,7 @@
 //! Configuration, declared once: every tunable with its variable, type, default and reason.
 //!
-//! The core does not read the environment. [`Config::read`] takes the transports' tables of their
-//! own tunables, and a function that looks variables up. When ranks join, they compare a digest
+//! The core does not read the environment. [`Config::read`] takes a function that looks variables
+//! up, and a table of each transport's own tunables. When ranks join, they compare a digest
 //! ([`Config::digest`]) of the tunables that must be equal on all ranks, so that no two ranks can
 //! plan differently. The launcher, not the configuration, decides how ranks find each other.
 

@@ -106,7 +106,7 @@ impl<const N: usize> List<N> {
 }
 
 /// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order, as a bitmap that ends with the
-/// byte of the highest rank: at most `N / 8` bytes, even if the set contains most ranks.
+/// byte of the highest rank: at most `N / 8` bytes, however many ranks the set contains.
 #[derive(Debug)]
 pub struct RankSet<const N: u32>;
 

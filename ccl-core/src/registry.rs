@@ -36,8 +36,8 @@ pub struct Setup {
     pub link_within: Duration,
     /// The longest time, after a break, for which a peer that can be reached may stay silent before
     /// its connections count as lost. A rank that computes does not poll, so it does not answer. If
-    /// the control plane detects dead ranks, this limit need not do so, and may be set to more than
-    /// the longest computation.
+    /// the control plane detects dead ranks, this limit need not detect them, and can exceed the
+    /// longest computation.
     pub silent_within: Duration,
 }
 
@@ -87,8 +87,8 @@ pub struct TransportKind {
     pub stripes: bool,
     /// True if the transport can encrypt.
     pub encrypts: bool,
-    /// Table of the transport's own tunables: [`table_of`](crate::config::table_of) with their
-    /// struct as its type argument, or [`NO_TUNABLES`].
+    /// Table of the transport's own tunables: [`table_of`](crate::config::table_of) with the
+    /// tunables' struct as the type argument, or [`NO_TUNABLES`].
     pub tunables: Table,
     /// Setting that gives links more flows, if there is one.
     pub more_flows: Option<MoreFlows>,

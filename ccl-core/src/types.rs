@@ -170,7 +170,7 @@ pub enum Collective {
     ScatterV,
     /// No rank leaves before every rank has entered.
     Barrier,
-    /// Sends and receives between pairs, grouped.
+    /// A group of sends and receives between pairs of ranks.
     SendRecv,
 }
 

@@ -30,14 +30,14 @@ pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), Boo
     Ok((listener, Contact::new(None, port)))
 }
 
-/// Returns whether ranks may be on other hosts.
+/// Returns whether some ranks might be on other hosts.
 pub(super) fn spans_hosts(join: &Join) -> bool {
     join.spans_hosts || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
 }
 
-/// Opens the control port of a rank other than 0, at the address from which it reaches rank 0. The
-/// port listens on all addresses instead if three conditions are met: that address is loopback
-/// (this rank is then on rank 0's host), other ranks may be on other hosts, and joining beyond
+/// Opens the control port of this rank (not 0), at the address from which this rank reaches rank 0.
+/// The port listens on all addresses instead if three conditions are met: that address is loopback
+/// (this rank is then on rank 0's host), other ranks might be on other hosts, and joining beyond
 /// loopback is allowed. The other ranks then use the address at which they reach rank 0.
 pub(super) fn of_member(
     join: &Join,

@@ -1,6 +1,6 @@
-//! Joining at every rank but 0. The rank tries to reach rank 0 until rank 0 answers or the deadline
-//! passes. Rank 0 names the elders of the rank: ranks that get the roster (the list of members)
-//! earlier. The rank asks them for the roster in turn until one answers.
+//! Joining of a rank other than 0. The rank tries to reach rank 0 until rank 0 answers or the
+//! deadline passes. Rank 0 names elders: ranks that get the roster (the list of members) earlier.
+//! The rank asks one elder after the other for the roster, until one answers.
 
 use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, advice, random_bytes};
@@ -19,7 +19,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Extra time to wait for rank 0, which names the missing ranks at its own deadline.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Outcome of an attempt that did not join.
+/// Outcome of a failed attempt to join.
 enum Setback {
     /// Failed for now; the rank tries again.
     Passing(String),
@@ -79,7 +79,7 @@ fn round(join: &Join, deadline: Deadline) -> Result<Joined, Setback> {
     Err(objection.map_or(Setback::Passing(passing), Setback::Address))
 }
 
-/// Returns a hint if the name of rank 0 leads to loopback; empty otherwise.
+/// Returns a hint if the name of rank 0 resolves to a loopback address, else an empty text.
 fn misled(endpoint: &Endpoint, address: SocketAddr) -> String {
     if is_loopback_name(&endpoint.host) || !address.ip().is_loopback() {
         return String::new();
@@ -99,8 +99,8 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     let passing = |error: std::io::Error| Setback::Passing(error.to_string());
     let timeout = deadline.left().min(CONNECT_MAX).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&address, timeout).map_err(passing)?;
-    // A port that nobody listens at connects to itself if the system chooses the same port for
-    // the connecting side.
+    // If no process listens at a port of this host, and the system chooses that same port for our
+    // side, then our socket connects to itself.
     if stream.local_addr().is_ok_and(|local| local == address) {
         return Err(Setback::Passing("no process listens there".to_owned()));
     }
@@ -143,7 +143,7 @@ fn ask_elders(
     root: SocketAddr,
     deadline: Deadline,
 ) -> Result<Vec<Member>, Setback> {
-    // The rank that came last may have left the others little time.
+    // If the last rank came late, little time is left.
     let deadline = Deadline::after(deadline.left().max(LINKING_MIN));
     let (mut elder, mut address, mut last) = (0, root, "it named no other rank".to_owned());
     for (rank, contact) in &referral.elders {
@@ -196,9 +196,9 @@ fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> Bootstra
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
 }
 
-/// Passes bytes between `stream` and `machine` until the attempt ends. Returns `None` if the time
-/// is up. The time ends [`GRACE`] after the deadline if both sides have proved the secret, or else
-/// at the deadline or after twice [`CONNECT_MAX`], whichever is earlier.
+/// Passes bytes between `stream` and `machine` until the attempt ends. Returns `None` at a time
+/// limit: [`GRACE`] after the deadline, once both sides have proved the secret. Before that, the
+/// limit is the deadline, or twice [`CONNECT_MAX`] after the start if that is earlier.
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,

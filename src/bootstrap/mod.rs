@@ -33,7 +33,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Least time for ranks to connect with each other, however late the last one came.
+/// Least time for ranks to connect with each other, even if the last rank joined late.
 const LINKING_MIN: Duration = Duration::from_secs(10);
 
 /// Parameters of joining.
@@ -58,9 +58,9 @@ pub struct Join {
     pub limits: JoinLimits,
     /// Heartbeat interval, and the silence after which a rank counts as dead.
     pub timing: ControlTiming,
-    /// Condition that is checked at intervals while this rank waits for others.
+    /// Condition that ends this rank's wait for others; it is checked at intervals.
     pub give_up: GiveUp,
-    /// True if other ranks may be on other hosts even where rank 0 is reached by loopback.
+    /// True if other ranks may be on other hosts even when rank 0 is reached by loopback.
     pub spans_hosts: bool,
     /// Longest time that [`ControlPlane::close`] blocks while others do not take this rank's last
     /// messages. A rank that misses these messages learns their content from other ranks.
@@ -176,7 +176,7 @@ pub enum BootstrapError {
         /// The last attempt's error.
         last: String,
     },
-    /// Rank 0 was reached, but the ranks were not complete in time.
+    /// Rank 0 was reached, but did not report in time that all ranks have joined.
     #[error("rank {rank} has joined, but joining did not end within {waited_ms} ms: {missing}")]
     Incomplete {
         /// This rank.
@@ -199,15 +199,15 @@ pub enum BootstrapError {
     /// Rank 0 had to end the joining.
     #[error("{failure}{}{}", explain(strays), elsewhere(foreign.as_deref()))]
     Root {
-        /// The reason; all ranks that had joined were told.
+        /// The reason, which was also sent to all ranks that had joined.
         failure: JoinFailure,
-        /// Connections that came to nothing meanwhile.
+        /// Connections that were dropped while rank 0 waited.
         strays: Strays,
-        /// First endpoint of the id, where the others look for rank 0. Set only if no other
+        /// First endpoint of the id, where the others look for rank 0; set only if no other
         /// rank joined and no endpoint of the id is on this host.
         foreign: Option<Box<Endpoint>>,
     },
-    /// A rank ended after all had joined, while they connected with each other.
+    /// A rank ended after all ranks had joined, while they connected with each other.
     #[error("{failure} (rank {rank} was connecting with its neighbours)")]
     Linking {
         /// This rank.
@@ -335,7 +335,7 @@ pub(crate) fn meet(
         member::join(&join)?
     };
     tracing::debug!(rank, ranks, hosts = joined.roster.hosts(), "joined");
-    // The rank that came last may leave the others too little time for even this short step.
+    // If the last rank came late, too little time may be left even for this short step.
     let linking = Deadline::after(deadline.left().max(LINKING_MIN));
     ControlPlane::start(&join, joined, linking)
 }

@@ -63,7 +63,7 @@ fn no_endpoint() -> BootstrapError {
     BootstrapError::System { doing: "find where to listen", error }
 }
 
-/// Returns whether an endpoint is certainly not of this host.
+/// Returns whether an endpoint is certainly not on this host.
 fn is_foreign(endpoint: &Endpoint, by: Deadline) -> bool {
     let not_here = |address: &SocketAddr| {
         let bound = UdpSocket::bind(SocketAddr::new(address.ip(), 0));

@@ -1,5 +1,5 @@
-//! Behaviour after a failure: the agreement of the survivors, the operations that may still end
-//! well, and the error of every later call.
+//! Behaviour after a failure: the agreement of the survivors, the check that a finished operation
+//! may still return `Ok`, and the error of every later call.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::error::Error;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 
 /// Longest wait of a failing call for the agreement of the survivors. The agreement needs a few
-/// messages, and a second failure may delay it.
+/// messages, and a second failure can delay it.
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// Longest wait for the report of the control plane that explains a lost connection. A rank that
-/// ends because of a failed peer reports that peer before it ends, but this rank's data path may
+/// ends because of a failed peer reports that peer before it ends, but this rank's data path can
 /// see the lost connection before the report arrives. Without the wait, this rank would then blame
 /// the rank that ended.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Text that stands for the awaited rank in errors that name no rank.
+/// Text for the awaited rank, in errors of a rank that knows of none.
 const NOBODY: &str = "no other rank yet";
 /// Text for the call, in errors of a rank that learns of a failure between two calls.
 const NEW_CALL: &str = "a new call";
@@ -61,7 +61,7 @@ impl Communicator {
 
     #[cold]
     fn too_late(&self, running: &Running) -> Error {
-        // The coordinator of the agreement (the lowest living rank) may have asked for this rank's
+        // The coordinator of the agreement (the lowest living rank) can ask for this rank's
         // progress before this rank knows of the failure.
         let failure = self.control.await_failure(AGREEMENT);
         let rank = failure.as_ref().map_or(self.rank(), |failure| failure.rank);
@@ -140,8 +140,8 @@ impl Communicator {
     }
 
     /// Records an error that ends the communicator, and reports it to the other ranks. Returns the
-    /// error for the caller, with the cause that the survivors agree on. Returns a harmless error
-    /// as it is.
+    /// error for the caller, with the cause that the survivors agree on. A harmless error is only
+    /// returned, unchanged.
     #[cold]
     pub(super) fn broken(&mut self, error: Error, during: String) -> Error {
         if error.is_harmless() {

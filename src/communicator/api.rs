@@ -27,7 +27,7 @@ impl<T: Element> Reduction<T> {
     }
 }
 
-/// Returns a call with even blocks.
+/// Returns a call with blocks of equal length.
 fn even<'a, T: Element>(collective: Collective, count: usize) -> Call<'a> {
     Call::even(collective, T::DATA_TYPE, count)
 }
@@ -247,8 +247,8 @@ impl Communicator {
         self.run_in_place(&even::<u8>(Collective::Barrier, 1), &mut token)
     }
 
-    /// Sends to one peer. Returns once `data` may be changed, possibly before the peer has received
-    /// it.
+    /// Sends to one peer. Returns once `data` is no longer needed, possibly before the peer has
+    /// received the message.
     pub fn send<T: Element>(&mut self, data: &[T], peer: Rank) -> Result<(), Error> {
         self.group().send(data, peer).run()
     }

@@ -47,9 +47,9 @@ impl<'a> Call<'a> {
     }
 
     /// Compares the numbers of blocks that input and output would have with two ranks: the buffer
-    /// with more blocks is the larger one. The actual number of ranks would not do: with a single
-    /// rank both numbers are 1, but which buffer is larger matters even then, because the rank's
-    /// block may begin at any element of the larger buffer.
+    /// with more blocks is the larger one. With the actual number of ranks, both numbers would be 1
+    /// for a single rank. Even then the larger buffer must be known, because the rank's block can
+    /// begin at any element of it.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)

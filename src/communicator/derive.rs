@@ -51,8 +51,8 @@ struct Attempt {
 
 impl Communicator {
     /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and then
-    /// by rank. A rank with a negative color takes part but gets no communicator. All ranks
-    /// call it.
+    /// by rank. A rank with a negative color takes part but gets no communicator. All ranks make
+    /// this call.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Communicator {
     }
 
     /// Makes another communicator of all ranks, with `config`, which is the same on all ranks. All
-    /// ranks call it.
+    /// ranks make this call.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Communicator {
         made
     }
 
-    /// Makes another communicator of all ranks. All ranks call it.
+    /// Makes another communicator of all ranks. All ranks make this call.
     pub(super) fn split_whole(&mut self) -> Result<Communicator, Error> {
         let made = self.split(0, i64::from(self.rank()))?;
         Ok(made.ok_or(DeriveError::NoPart)?)
@@ -118,10 +118,10 @@ impl Communicator {
         self.make(&control, how, measured).map(Some).map_err(|attempt| attempt.error)
     }
 
-    /// Makes a communicator of the survivors of a failure, in their order. All survivors call it.
-    /// The new communicator has new connections, new memory and the same configuration, and counts
-    /// its operations from 1. [`Communicator::agree`] returns the last operation that all survivors
-    /// completed.
+    /// Makes a communicator of the survivors of a failure, in their order. All survivors make this
+    /// call. The new communicator has new connections, new memory and the same configuration, and
+    /// counts its operations from 1. [`Communicator::agree`] returns the last operation that all
+    /// survivors completed.
     ///
     /// Waits for the agreement at most twice `FERROCCL_DEAD_AFTER` plus 1 s, since silent ranks may
     /// first have to be found dead. If a survivor has left by then, the remaining ranks agree once
@@ -235,7 +235,7 @@ impl Communicator {
     }
 
     /// Makes a communicator of all ranks and the newcomers of an invitation: the ranks keep their
-    /// numbers, the newcomers follow. All ranks call it, each with the result of its own
+    /// numbers, the newcomers follow. All ranks make this call, each with the result of its own
     /// [`Communicator::invite`]. This communicator stays usable.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl Communicator {
         })
     }
 
-    /// Makes a communicator with this one's configuration. An abort of `from` in the meantime also
+    /// Makes a communicator with the configuration of `self`. An abort of `from` meanwhile also
     /// ends the new communicator.
     fn make(
         &self,

@@ -30,7 +30,7 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
-    /// Largest part of a slot that a message fills: empty for the whole slot, `/4` for a quarter.
+    /// Largest fraction of a slot that a message fills: empty for a whole slot, `/4` for a quarter.
     pub slot_fraction: String,
     /// Summary of the algorithm.
     pub summary: String,
@@ -64,7 +64,7 @@ pub struct Explanation {
     pub slots: u32,
     /// Largest payload of one slot, in bytes.
     pub slot_bytes: usize,
-    /// Largest payload of a message of this call, in bytes: a slot, or a part of it.
+    /// Largest payload of a message of this call, in bytes: a slot, or a fraction of a slot.
     pub message_bytes: usize,
     /// Number of times that the schedule is repeated to cover the buffers.
     pub chunks: usize,

@@ -25,7 +25,7 @@ impl Side {
     }
 }
 
-/// Returns the lengths of the messages on this side that a rank exchanges with itself.
+/// Returns the lengths of the messages of `side` that a rank exchanges with itself.
 fn own(side: &Side, rank: Rank) -> impl Iterator<Item = usize> {
     let pairs = side.peers.iter().zip(&side.bytes);
     pairs.filter(move |(peer, _)| **peer == rank).map(|(_, bytes)| *bytes)

@@ -49,10 +49,10 @@ use wiring::Wiring;
 pub use crate::bootstrap::{Invitation, Verdict};
 pub use call::Call;
 pub use ccl_core::admission::{PeerStatistics, WaitHistogram};
-/// The former name of [`PeerStatistics`].
+/// Former name of [`PeerStatistics`].
 #[deprecated(since = "0.2.0", note = "use `PeerStatistics`")]
 pub type Account = PeerStatistics;
-/// The former name of [`WaitHistogram`].
+/// Former name of [`WaitHistogram`].
 #[deprecated(since = "0.2.0", note = "use `WaitHistogram`")]
 pub type Waits = WaitHistogram;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
@@ -195,8 +195,8 @@ impl Communicator {
         let (told, rank) = (Arc::clone(&control), control.rank());
         let wired = Communicator::wire(control, secret, config, measured);
         wired.and_then(Communicator::adjusted_to_network).inspect_err(|error| {
-            // Without a report, the others see a rank that leaves in good order. If the error says
-            // that another rank failed, this rank waits a little for another rank's report first.
+            // Without a report, the others see a rank that leaves in good order. If the error names
+            // a failed peer, this rank first waits a little for another rank's report.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
                     (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))
@@ -281,7 +281,7 @@ impl Communicator {
         self.engine.wiring.as_ref().map_or("self", |wiring| wiring.transports)
     }
 
-    /// The former name of [`Communicator::peer_statistics`].
+    /// Former name of [`Communicator::peer_statistics`].
     #[deprecated(since = "0.2.0", note = "use `peer_statistics`")]
     pub fn accounts(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
         self.peer_statistics()
@@ -486,8 +486,8 @@ pub fn config_with(tuning: &Tuning) -> Result<Config, Error> {
     config_with_table(Some(tuning.lines()))
 }
 
-/// Returns the value of a variable. If the value of the tuning table's variable names a file,
-/// returns the contents of that file.
+/// Returns the value of a variable. If the variable is `FERROCCL_TUNING` and its value names a
+/// file, returns the contents of the file.
 #[doc(hidden)]
 pub fn setting(variable: &str) -> Result<Option<String>, Error> {
     let value = launch::variable(variable)?;

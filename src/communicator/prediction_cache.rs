@@ -43,7 +43,7 @@ impl PredictionCache {
             let count = ((1 << class) / block_bytes).max(1);
             let bytes = count * block_bytes;
             let asked = Asked { collective, root: 0, count, element_bytes, bytes, hosts };
-            // With an empty list, the variant that the library's rules choose stays.
+            // If the list is empty, the library's rules choose the variant.
             predicted(model, config, &asked).unwrap_or_default()
         })
     }

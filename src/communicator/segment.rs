@@ -23,7 +23,7 @@ const SLOT_BYTES_MIN: usize = 4 << 10;
 /// hosts share credits: two reserved slots, and two for the pool of shared credits. With a small
 /// budget, slots are shortened until the share holds this many, but not below [`SLOT_BYTES_MIN`].
 /// If the share does not hold this many slots of that length, the link gets fewer slots; if only
-/// one slot is left, that slot may be shorter.
+/// one slot is left, that slot can be shorter.
 const SLOTS_SHARED: u32 = 4;
 /// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
 /// bounds the memory that slots take.
@@ -96,8 +96,8 @@ impl Segment {
         }
     }
 
-    /// Limits a rank to `share` times the configured budget, but at most to the configured budget.
-    /// `share` is above 1 only if every rank has several network devices.
+    /// Limits each rank's budget for the network to `share` times the configured budget, or to the
+    /// configured budget if `share` is above 1 (every rank then has several network devices).
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self

@@ -97,8 +97,8 @@ const ALLOC_ADVICE: &str = "The communicator is unharmed: ask for less memory on
                             raise the limit that was reached";
 
 impl Communicator {
-    /// Allocates `count` zeroed elements on every rank, in memory that all ranks of its host map.
-    /// All ranks call this method with the same count. The memory is freed when the buffer is
+    /// Allocates `count` zeroed elements on every rank, in memory that all ranks of the same host
+    /// map. All ranks call this method with the same count. The memory is freed when the buffer is
     /// dropped on all ranks.
     ///
     /// # Errors

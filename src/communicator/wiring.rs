@@ -317,7 +317,8 @@ impl Rendezvous<'_> {
         Ok(met)
     }
 
-    /// Makes message links to these peers; each link connects on first use. All ranks call it.
+    /// Makes message links to these peers; each link connects on first use. All ranks make this
+    /// call.
     fn message_links(
         &self,
         device: Arc<dyn Device>,
@@ -340,8 +341,8 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Returns the rank that the hello of an incoming connection names, which must be higher than this
-/// rank.
+/// Returns the rank that the hello of an incoming connection names. Fails unless that rank is
+/// higher than this rank.
 fn caller(connected: &Connected, rank: Rank, ranks: u32) -> Result<Rank, Error> {
     let bytes: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
     match bytes.map(Rank::from_le_bytes) {

@@ -12,7 +12,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Returns a connection to a launcher that has sent `says` already, and the launcher's end.
+/// Returns a connection to a launcher that has sent `says` already, and the launcher's socket.
 fn launcher(says: &[u8]) -> Option<(LauncherStream, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
     theirs.set_nonblocking(true).ok()?;
@@ -122,8 +122,8 @@ pub fn environment(data: &[u8]) {
     // Two kinds of secrets are not checked: short ones, which match by chance, and those that are
     // part of another variable's value.
     let is_secret = |name: &str| name == "FERROCCL_SECRET";
-    // Errors escape control characters, and an escaped value may contain a secret that the plain
-    // value does not: NUL becomes `\0`, which contains a digit.
+    // Errors escape control characters. An escaped value can contain a secret that the plain value
+    // does not contain: NUL becomes `\0`, which contains a digit.
     let tells =
         |value: &str, text: &str| value.contains(text) || format!("{value:?}").contains(text);
     let told =

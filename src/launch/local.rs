@@ -50,9 +50,9 @@ pub struct LocalExit {
 /// the others is shown line by line, with the rank in front. The ranks get the variables that
 /// transports ask for
 /// ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
-/// unless these are set. If a rank ends badly, the others have 5 s to end by themselves, then they
-/// are ended. The kernel kills all ranks when the thread that called this function ends, and so
-/// also when this process dies, for whatever reason.
+/// unless these variables are set. If a rank ends badly, the others have 5 s to end by themselves;
+/// then signals end them. The kernel kills all ranks when the thread that called this function
+/// ends, and so also when this process dies, for whatever reason.
 ///
 /// # Errors
 /// The number of ranks is out of range, or the program cannot be started. After an error, no rank

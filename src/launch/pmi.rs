@@ -1,7 +1,7 @@
 //! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers speak.
-//! Commands and answers are lines of `key=value` words, and each command is answered before the
-//! next. Rank 0 puts one value into the job's key-value space, all ranks wait at the barrier, and
-//! all other ranks get the value.
+//! Commands and answers are lines of `key=value` words. The client waits for each answer before it
+//! sends the next command. Rank 0 puts one value into the job's key-value space, all ranks wait at
+//! the barrier, and all other ranks get the value.
 
 use super::descriptor::adopt;
 use super::service::ServiceError;
@@ -110,7 +110,8 @@ impl Pmi {
         word(&answer, "value").map(str::to_owned)
     }
 
-    /// Ends the conversation. Without this, the process manager takes this rank's exit for a crash.
+    /// Ends the conversation. Without this call, the process manager takes this rank's exit for a
+    /// crash.
     pub(super) fn finish(mut self) -> Result<(), ServiceError> {
         self.ask("finalize", "finalize_ack").map(|_| ())
     }

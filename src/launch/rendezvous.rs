@@ -57,7 +57,7 @@ impl Launch {
     /// same number of times. A PMI process manager serves only the first call.
     ///
     /// # Errors
-    /// The launcher's rendezvous does not work within `timeout`.
+    /// The launcher's rendezvous fails, or does not end within `timeout`.
     pub fn rendezvous(&self, timeout: Duration) -> Result<JoinPlan, LaunchError> {
         // Further communicators of the same job must not find the first one's address.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -70,8 +70,8 @@ impl Launch {
             Rendezvous::Alone => self.known(Vec::new()),
             Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
             Rendezvous::Id(id) => Found { id: id.clone(), listener: None, server: None },
-            // The inherited socket served the first communicator. Its port is free again, so that
-            // rank 0 can listen there anew.
+            // The inherited socket served the first communicator. The socket's port is free again:
+            // rank 0 listens there anew.
             Rendezvous::Inherited(endpoint, _) if serial > 0 => self.known(vec![endpoint.clone()]),
             Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
             Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
@@ -104,8 +104,8 @@ impl Launch {
     }
 
     /// Listens on rank 0. Returns the unique id that rank 0 itself uses, with the listener, and the
-    /// unique id to publish. They differ only if all ranks were given a secret: the first has that
-    /// secret, and the published one has none.
+    /// unique id to publish. The two ids differ only if all ranks were given a secret: the first id
+    /// has that secret, and the published id has none.
     fn listen(&self, reach: Reach) -> Result<(Found, UniqueId), LaunchError> {
         let reach = match (&self.host, reach) {
             (_, Reach::Loopback) => Reach::Loopback,

@@ -35,7 +35,7 @@ fn from_file(path: &Path) -> Result<Secret, LaunchError> {
     let shown = path.display();
     let read = || -> std::io::Result<_> {
         let file = std::fs::File::open(path)?;
-        // Metadata of the open file, which cannot be replaced in between.
+        // Metadata of the open file: the file at `path` could be replaced in between.
         let metadata = file.metadata()?;
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;

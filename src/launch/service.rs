@@ -135,7 +135,7 @@ pub enum DescriptorError {
     /// The socket listens on another port.
     #[error("it listens at port {port}, not at {expected}")]
     Elsewhere {
-        /// The port that it listens on.
+        /// The port that the socket listens on.
         port: u16,
         /// The port that was expected.
         expected: u16,

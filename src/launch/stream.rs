@@ -21,7 +21,7 @@ impl LauncherStream {
         LauncherStream { fd, deadline }
     }
 
-    /// Connects, and tries again until the deadline: the launcher may not listen yet.
+    /// Connects, and tries again until the deadline, in case the launcher does not listen yet.
     pub(super) fn connect(
         endpoint: &Endpoint,
         deadline: Deadline,
@@ -102,8 +102,8 @@ impl LauncherStream {
         Ok(())
     }
 
-    /// Waits until the descriptor may be ready. A spurious wake-up ends the wait, too, so callers
-    /// must handle a descriptor that is not ready.
+    /// Waits until the kernel reports the descriptor as ready or broken. The report can be wrong,
+    /// so callers must handle a descriptor that is not ready.
     fn wait(&self, flags: PollFlags) -> Result<(), ServiceError> {
         loop {
             if self.deadline.is_past() {

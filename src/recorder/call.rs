@@ -40,7 +40,7 @@ impl CallRecord {
         CallRecord::tag_of(check, self.sequence, self.kind(), self.count)
     }
 
-    /// Does what [`CallRecord::tag`] does, for the numbers that make a record.
+    /// Returns the tag of [`CallRecord::tag`], computed from the numbers that make up a record.
     #[inline]
     pub(crate) fn tag_of(check: bool, sequence: u64, kind: u64, count: u64) -> u64 {
         if !check {

@@ -1,6 +1,6 @@
 //! Trace of every call of a rank, with the call's beginning and duration. `ferroccl trace` replays
-//! it. The trace is kept only if `FERROCCL_TRACE` asks for it, because tracing reads clocks on the
-//! data path.
+//! traces. A trace is kept only if `FERROCCL_TRACE` asks for it, because tracing reads clocks on
+//! the data path.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -72,7 +72,7 @@ impl Journal {
     /// the rank.
     pub(super) fn new(name: &str, subject: &Subject, host: String) -> Journal {
         let path = super::dump::path(name, subject.rank);
-        // Only a file is opened: opening a pipe may block until another process reads the pipe.
+        // Only a file is opened: opening a pipe can block until another process reads the pipe.
         let is_else = std::fs::metadata(&path).is_ok_and(|about| !about.is_file());
         let opened = match is_else {
             true => Err(std::io::Error::other("it is not a file")),

@@ -35,7 +35,7 @@ pub(crate) use words::MESSAGES;
 
 /// Name of a recording's memory among a process's descriptors.
 const NAME: &str = "ferroccl-status";
-/// Number of attempts to read a recording that is being written.
+/// Largest number of attempts to read a recording that is being written.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -289,8 +289,8 @@ pub fn fuzzed(data: &[u8]) {
     }
 }
 
-/// Calls `look` until it returns true, at most [`LOOKS`] times: a writer may have lost its core in
-/// the middle of a change.
+/// Calls `look` until it returns true, at most [`LOOKS`] times: a writer can be preempted in the
+/// middle of a change.
 fn retry_until_consistent(mut look: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         if look() {

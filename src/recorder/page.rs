@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! 0     magic with version, process, rank, ranks, heartbeat, communicator, time of joining, host
-//! 128   words of the data path: number of looks for progress, code of what the rank does while no
-//!       operation runs (`words::step`)
+//! 128   words of the data path: number of checks for progress, code of the rank's step outside
+//!       operations (`words::step`)
 //! 192   words of the control thread: time of its last sample, time of the last change that it
-//!       found, and time at which it last found that the data path had looked for progress
+//!       found, and time of the last change or check for progress that it found
 //! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
 //! 512   the last operations: a ring of such records, each with its progress in word 5
 //! 1536  reason why the communicator ended
@@ -57,7 +57,7 @@ pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// Slack in addition to a heartbeat: if the data path neither looks for progress nor moves for a
+/// Slack in addition to a heartbeat: if the data path neither checks for progress nor moves for a
 /// heartbeat plus this slack, the operation counts as undriven.
 const SLACK_MS: u64 = 200;
 
@@ -205,9 +205,9 @@ impl<'a> Page<'a> {
     pub(super) fn note(&self, now_ns: u64) -> Note {
         let unchanged_ms = now_ns.saturating_sub(self.sampled(CHANGED_AT)) / 1_000_000;
         let unchanged_ms = u32::try_from(unchanged_ms).unwrap_or(u32::MAX);
-        // Returns the time from the last change (`CHANGED_AT`) or the last look (`LOOKED_AT`) to
-        // the last sample. The time since that sample does not count: later progress of the data
-        // path is not sampled yet.
+        // Returns the time from the last change (`CHANGED_AT`) or check (`LOOKED_AT`) to the last
+        // sample. The time since that sample does not count: later progress of the data path is not
+        // sampled yet.
         let stood =
             |index: usize| self.sampled(SAMPLED_AT).saturating_sub(self.sampled(index)) / 1_000_000;
         let aside = word(self.second, LIVE + 8 * ASIDE);

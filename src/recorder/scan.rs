@@ -1,5 +1,5 @@
-//! The recordings of all ranks of this user on this machine, found through `/proc`. They are read
-//! even if the processes compute, hang, or are stopped.
+//! The recordings of all ranks of this user on this machine, found through `/proc`. A recording is
+//! read even while its process computes, hangs, or is stopped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct Group {
     /// Number of the communicator's ranks, here and on other machines.
     pub ranks: u32,
     /// Failure of the communicator, if there is one. Otherwise the rank that holds up the others,
-    /// as the recordings that were found here show it; None if no running rank has waited for 1 s
+    /// according to the recordings that were found here. None if no running rank has waited for 1 s
     /// or more, or if the cause is not found.
     pub verdict: Option<String>,
     /// The ranks that were found, in ascending order.
@@ -78,7 +78,7 @@ pub fn status(pid: Option<u32>) -> io::Result<Status> {
             for entry in fs::read_dir("/proc")?.flatten() {
                 let name = entry.file_name();
                 let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-                // A process may end meanwhile, or deny access.
+                // A process can end meanwhile, or deny access.
                 if entry.metadata().is_ok_and(|metadata| metadata.uid() == own) {
                     let _ = look_at(pid, &mut found);
                 }

@@ -118,8 +118,8 @@ pub(super) fn await_work(job: &Processes) {
     }
 }
 
-/// Waits until all ranks work and the drawn delay has passed. Returns an error if the job has ended
-/// by then, except with a fault of `tc netem`, which acts from the start of the job.
+/// Waits until all ranks work and the drawn delay has passed. Returns an error if the job has
+/// already ended, unless the fault is one of `tc netem`: such a fault acts from the job's start.
 pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(), String> {
     await_work(job);
     thread::sleep(draw.after);
@@ -163,7 +163,7 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the commands of the job's ranks, with fewer sizes in the guest, which is slower.
+/// Returns the commands of the job's ranks. The guest is slower, so its ranks use fewer call sizes.
 pub(super) fn commands(
     cells: &[Cell],
     draw: &Draw,
@@ -337,7 +337,7 @@ fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
 }
 
 /// Function that connects from a host to each of the addresses, as a stranger (a client that breaks
-/// the protocol) whose choices depend on a seed. Returns the number of connections that were made.
+/// the protocol). The seed determines the stranger's choices. Returns the number of connections.
 type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
 
 /// Disturbs all listeners of the first two hosts from the third host.

@@ -21,8 +21,8 @@ use std::thread;
 pub(super) const FAULTS: [Fault; 6] =
     [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;
-/// Longest time until every survivor has its error, in milliseconds. It is long, because the
-/// processors may be emulated.
+/// Longest time from a fault until every survivor has its error, in milliseconds. The limit is
+/// long, because the processors may be emulated.
 const ENDED_MS: u64 = 15_000;
 
 /// Runs cells; `sides` has the devices of each half of the ranks, one on each network.
@@ -35,7 +35,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
     let job = Processes::start(commands(cells, &draw, address, true).map(|(rank, mut command)| {
         let side = (rank / PER_HOST) as usize;
-        // With `Fault::ShortCut`, each rank is alone on its host and uses all devices of its side.
+        // With `Fault::ShortCut`, each rank is alone on its host and uses all devices of its half.
         let (host, devices) = match cell.fault {
             Fault::ShortCut => (rank as usize, sides[side].join(",")),
             _ => (side, first[side].clone()),

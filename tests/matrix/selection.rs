@@ -11,8 +11,8 @@ fn pairs(cell: &Cell) -> [Pair; 3] {
     [(fault, family, None), (fault, None, collective), (None, family, collective)]
 }
 
-/// Returns cells that cover all pairs of faults, families and collectives in `all`. Each step takes
-/// the cell with the most new pairs; of several such cells, it takes the first.
+/// Returns cells that cover each [`Pair`] of the cells in `all`. Each step takes the cell with the
+/// most new pairs; of several such cells, it takes the first.
 pub(super) fn pairwise(all: &[Cell]) -> Vec<Cell> {
     let mut chosen = Vec::new();
     let mut seen: Vec<Pair> = Vec::new();

@@ -8,7 +8,7 @@ pub(crate) const CELL: &str = "CELL: ";
 /// Start of the outcome text of a cell that went wrong.
 pub(crate) const WRONG: &str = "WRONG: ";
 
-/// Fault that happens to a job in the middle of its work.
+/// Fault that a job meets while it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Kill,

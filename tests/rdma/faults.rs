@@ -185,9 +185,9 @@ fn a_link_that_stays_down_is_named() {
         let down = (communicator.rank() == 1).then(|| Down::new(&device));
         let error = sums(communicator, || false).unwrap_err().to_string();
         let took = start.elapsed();
-        // The other rank's port has no link either. That rank must detect this by itself, and not
-        // fail because this rank has left. So this rank stays, with its link down, as long as a
-        // rank takes to give up its port.
+        // Rank 0's port has no link either. Rank 0 must detect the loss by itself, and not fail
+        // because rank 1 has left. So rank 1 stays, with its link down, as long as a rank takes to
+        // give up its port.
         if down.is_some() {
             std::thread::sleep(AWAY);
         }

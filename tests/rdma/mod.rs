@@ -154,7 +154,7 @@ fn sums_and_exchanges(communicator: &mut Communicator) {
 }
 
 /// Large buffers are registered for the call and read in place. The receiver sends a CTS in
-/// advance, and the data is written to its memory.
+/// advance, and the data is written to the memory that the CTS names.
 #[test]
 fn large_messages_are_copied_at_neither_end() {
     let Some((devices, _turn)) = devices() else {

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Result of a chore: the message says what happened and what to do.
+/// Result of a chore; the message of an error says what happened and what to do.
 type Outcome<T = ()> = Result<T, String>;
 
 /// Chores of the project.

@@ -76,8 +76,8 @@ pub(crate) fn typed(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs `command` without standard input, in a process group of its own. Passes each line of its
-/// standard output and its standard error to `on_line`, in the order of writing.
+/// Runs `command` without standard input, in a process group of its own. Passes each line of the
+/// command's standard output and standard error to `on_line`, in the order of writing.
 ///
 /// Returns an error only if the command cannot be started or waited for, or if this program is
 /// interrupted; everything else is an [`End`].

@@ -324,8 +324,8 @@ impl Agreement {
         let cause = facts.first.clone()?;
         let survivors: Vec<_> = facts.living().collect();
         let completed = survivors.iter().filter_map(|rank| Some(promises.get(rank)?.0));
-        // The cause and the last completed operation of an earlier verdict stay valid: all these
-        // survivors have completed that operation.
+        // The cause and the last completed operation of an earlier verdict stay valid: all
+        // survivors of the new verdict have completed that operation.
         let before = facts.verdict.as_ref();
         Some(Verdict {
             epoch: self.epoch,

@@ -41,8 +41,8 @@ pub struct ControlTiming {
 
 impl ControlTiming {
     /// Returns the shortest silence that counts as long: the network may be split, or a rank
-    /// stopped. It lies between the silence of a rank that lives or was just killed (one heartbeat)
-    /// and that of a rank that counts this rank as dead (`silence` less two heartbeats).
+    /// stopped. A rank that lives or was just killed is silent for less (one heartbeat); a rank
+    /// that counts this rank as dead is silent for more (`silence` less two heartbeats).
     fn long_silence(&self) -> Duration {
         self.silence / 2
     }
@@ -220,8 +220,8 @@ impl Control {
     }
 
     /// Returns the verdict if all its survivors are still here: only then can they go on together.
-    /// Returns `None` if a survivor has left; if the calling rank is the lowest living rank, it
-    /// then starts another agreement.
+    /// Returns `None` if there is no verdict or a survivor has left. In the second case, starts
+    /// another agreement if this rank is the lowest living one.
     ///
     /// # Errors
     /// Returns the errors of [`Control::verdict`].
@@ -392,8 +392,8 @@ impl Control {
         }
     }
 
-    /// Returns a time at which, or after which, the bytes that are read `now` have arrived: `now`
-    /// if this rank ran less than a heartbeat ago, else the time when it last ran.
+    /// Returns a lower bound (to within a heartbeat) of the time when the bytes that are read `now`
+    /// arrived: `now` if this rank ran at most a heartbeat ago, else the time when it last ran.
     fn arrived(&self, now: Instant) -> Instant {
         if now.since(self.ticked) <= self.timing.heartbeat { now } else { self.ticked }
     }

@@ -46,8 +46,8 @@ impl Exchange {
         origin: Rank,
         blob: Vec<u8>,
     ) -> Result<Passed, Breach> {
-        // No rank can finish exchange `next` without this rank's part, but a rank may give it up
-        // and start exchange `next + 1`. A part of a later exchange breaks the protocol.
+        // No rank can finish exchange `next` without this rank's part, but a rank can give up that
+        // exchange and start exchange `next + 1`. A part of a later exchange breaks the protocol.
         if sequence > self.next + 1 {
             return Err(Breach::NotInProgress { sequence });
         }

@@ -177,8 +177,8 @@ impl Facts {
     }
 
     /// Returns the ranks that count as dead but may be alive, except those excluded by a verdict. A
-    /// rank that refuses a connection is one of them only if there are doubts about another: if the
-    /// other side of a split has gone on, this side has heard no more of its ranks.
+    /// rank that refused a connection is included only if the death of another rank is in doubt:
+    /// the other side of a split network refuses once it has gone on, but is silent before that.
     pub(super) fn maybe_alive(&self) -> impl Iterator<Item = Rank> {
         let doubts = self.has_doubts();
         let may_live = move |reason: &FailureReason| {
@@ -187,9 +187,9 @@ impl Facts {
         self.newly_dead().filter(move |(_, reason)| may_live(reason)).map(|(rank, _)| rank)
     }
 
-    /// Returns whether the living ranks form a quorum: they outnumber the ranks that may be alive,
-    /// or both groups have the same size and the lowest of all these ranks is known to live. The
-    /// other group may live on the other side of a split network; at most one side has a quorum.
+    /// Returns whether the living ranks form a quorum: they outnumber the ranks that `maybe_alive`
+    /// returns, or both groups have the same size and the lowest rank of both is known to live. The
+    /// second group may live on the other side of a split network; at most one side has a quorum.
     /// Ranks excluded by an earlier verdict do not count.
     pub(super) fn has_quorum(&self) -> bool {
         let count = self.maybe_alive().count();

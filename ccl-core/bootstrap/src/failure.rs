@@ -65,7 +65,7 @@ pub enum FailureReason {
     Stuck {
         /// Time for which the overdue operation had made no progress, in milliseconds.
         stalled_ms: u32,
-        /// The verdict, to be read after "rank N".
+        /// Description of how the rank holds up the others, to be read after "rank N".
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },

@@ -108,9 +108,9 @@ impl Secret {
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();
         // No keyed construction (HMAC) is needed to keep purposes apart: the secret comes before
-        // the purpose and has a fixed length, so different purposes give different inputs. An
-        // attacker can extend the digest of one purpose (length extension), but only to that of a
-        // purpose that consists of this purpose, SHA-256 padding and more. No purpose is like that.
+        // the purpose and has a fixed length, so different purposes give different inputs. From the
+        // digest of one purpose, an attacker can compute others (length extension), but only of
+        // purposes that begin with that purpose and SHA-256 padding. There are no such purposes.
         digest.update(b"ferroccl derived key ");
         digest.update(self.0);
         digest.update(purpose);

@@ -31,11 +31,11 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// Time of the peer's last bytes, of the connection's begin, or of the end of this rank's last
+    /// Time of the peer's last bytes, of the connection's start, or of the end of this rank's last
     /// stop, whichever is latest: a rank that was stopped cannot judge a silence.
     pub(super) last_received: Instant,
-    /// Time since which the peer may have been silent: not later than the arrival of its last
-    /// bytes, even if this rank was stopped when they arrived.
+    /// Lower bound of the time when the peer's last bytes arrived. If this rank was stopped when
+    /// they arrived, it knows only such a bound.
     silent_since: Instant,
     /// End of the peer's last long silence, if it had one.
     spoke_again: Option<Instant>,
@@ -54,8 +54,8 @@ impl Link {
         }
     }
 
-    /// Records that bytes are read `now`, which arrived at `arrived` or later. A silence of `long`
-    /// or more before them is remembered.
+    /// Records bytes that are read `now` and that arrived at `arrived` or later. If the peer was
+    /// silent for `long` or more before these bytes, remembers the end of that silence.
     pub(super) fn heard(&mut self, arrived: Instant, now: Instant, long: Duration) {
         self.last_received = now;
         if arrived.since(self.silent_since) >= long {

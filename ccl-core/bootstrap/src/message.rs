@@ -50,16 +50,16 @@ pub struct Member {
 /// Address where a rank listens for control connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contact {
-    /// IPv6 address (IPv4 mapped). Zero if each other rank uses the address at which that rank
-    /// reaches rank 0. The listener is then rank 0, or a rank on rank 0's host.
+    /// IPv6 address (IPv4 mapped). Zero stands for the address at which the connecting rank reaches
+    /// rank 0. The listener is then rank 0, or a rank on rank 0's host.
     ip: [u8; 16],
     /// TCP port.
     pub port: u16,
 }
 
 impl Contact {
-    /// Returns the contact of a port at `ip`. `None` means that each other rank uses the address at
-    /// which that other rank reaches rank 0.
+    /// Returns the contact of a port at `ip`. `None` stands for the address at which the connecting
+    /// rank reaches rank 0.
     #[must_use]
     pub fn new(ip: Option<IpAddr>, port: u16) -> Contact {
         let ip = ip.map_or([0; 16], |ip| match ip {
@@ -69,7 +69,7 @@ impl Contact {
         Contact { ip, port }
     }
 
-    /// Returns the address; `None` if each other rank uses the address at which that rank reaches
+    /// Returns the address. `None` stands for the address at which the connecting rank reaches
     /// rank 0.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {

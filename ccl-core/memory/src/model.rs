@@ -53,8 +53,8 @@ impl Payload {
     }
 }
 
-/// Objects of one region. The 32-bit and the 64-bit words of the same bytes do not share values:
-/// code accesses those bytes in only one width.
+/// Objects of the checker for one region. A 32-bit word and a 64-bit word that stand for the same
+/// bytes do not share a value: code accesses each byte in only one width.
 struct Memory {
     start: usize,
     words32: Vec<AtomicU32>,
@@ -70,7 +70,8 @@ unsafe impl Send for Memory {}
 #[cfg(loom)]
 unsafe impl Sync for Memory {}
 
-/// Returns the owner of a region. `lines` owns the region's bytes; only their addresses are used.
+/// Returns the [`Memory`] of a region, which the region keeps alive as its owner. `lines` is the
+/// allocation behind the region; only its addresses are used.
 pub(crate) fn owner(
     start: NonNull<u8>,
     bytes: usize,

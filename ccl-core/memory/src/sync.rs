@@ -33,8 +33,8 @@ fn weakened(name: &str) -> Option<Ordering> {
     (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
 }
 
-/// Names the orderings that a protocol rests on. They are constants, except in a model, which
-/// weakens them one by one to show that each is needed.
+/// Names the orderings that a protocol rests on. Each ordering is a constant, except in a model,
+/// which weakens the orderings one by one to show that each is needed.
 macro_rules! orderings {
     ($($(#[$doc:meta])* $name:ident = $ordering:ident;)*) => {
         pub(crate) mod order {

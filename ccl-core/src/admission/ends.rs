@@ -15,7 +15,7 @@ pub struct Receiver(Inbound);
 
 impl Sender {
     /// Returns the sending end of a link whose receiver grants `slots` messages from the start. The
-    /// sender has `staging` staging slots: each holds a message from its sending until it is done.
+    /// sender has `staging` staging slots. A message keeps a staging slot until [`Sender::done`].
     #[must_use]
     pub fn new(staging: u32, slots: u32) -> Sender {
         let mut outbound = Outbound::new(staging.max(1));

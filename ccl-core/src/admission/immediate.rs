@@ -94,8 +94,8 @@ pub(super) const fn ahead(from: u64, number: u32) -> u64 {
     (number.wrapping_sub(from as u32) & NUMBER_MASK) as u64
 }
 
-/// Returns whether the argument, a result of [`ahead`], shows that the `number` given to [`ahead`]
-/// equals `from` or is older.
+/// Returns whether this distance, as [`ahead`] returns it, means that `number` equals `from` or is
+/// older.
 pub(super) const fn behind(ahead: u64) -> bool {
     ahead == 0 || ahead > 1 << (NUMBER_BITS - 1)
 }

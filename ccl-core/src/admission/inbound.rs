@@ -31,8 +31,8 @@ pub(super) struct Inbound {
     asks: bool,
     /// Per slot: true once its current message has arrived.
     arrived: Vec<bool>,
-    /// Per slot: true if its message was recognised by its seal (`seal.rs`) and the immediate is
-    /// still to come.
+    /// Per slot: true if the slot's message was recognised by a seal (`seal.rs`), and its immediate
+    /// is still to come.
     late: Vec<bool>,
     /// Number of slots that are `late`.
     late_count: u32,
@@ -138,10 +138,10 @@ impl Inbound {
     }
 
     /// Returns whether the next message may be taken before its immediate. The message must be
-    /// granted and not be marked as arrived, and at most a quarter of the reserved slots may then
-    /// wait for immediates. The slot of a message taken early is granted again only after the
-    /// message's immediate. If more slots waited, the sender might lack credits while this rank
-    /// makes no call and therefore does not poll.
+    /// granted and not yet marked as arrived. With this message, at most a quarter of the reserved
+    /// slots may wait for immediates: such a slot is granted again only after the immediate. If
+    /// more slots waited, the sender might lack credits while this rank makes no call and therefore
+    /// does not poll.
     #[inline]
     pub(super) fn may_take_early(&self) -> bool {
         self.next < self.granted

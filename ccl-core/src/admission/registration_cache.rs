@@ -64,8 +64,8 @@ impl CachedMemory {
         self.region.start().addr()
     }
 
-    /// Registers the memory, if it is not registered yet. None if its owner has called
-    /// [`CachedMemory::end`].
+    /// Registers the memory, if it is not registered yet. Returns none if the owner of the memory
+    /// has called [`CachedMemory::end`].
     fn register(&self, device: &Arc<dyn Device>) -> Result<Option<MrKey>, TransportError> {
         let mut state = self.state();
         match &*state {
@@ -142,8 +142,8 @@ impl RegistrationCache {
         Some(Arc::clone(&entry.cached))
     }
 
-    /// Registers cached memory, and evicts other registrations if needed. None if the memory does
-    /// not fit into the cache, or cannot be registered.
+    /// Registers cached memory, and evicts other registrations if needed. Returns none if the
+    /// memory does not fit into the cache, or cannot be registered.
     pub(super) fn register(
         &mut self,
         cached: &Arc<CachedMemory>,
@@ -174,7 +174,8 @@ impl RegistrationCache {
         registered.filter(|entry| of(entry)).map(|entry| entry.cached.region.bytes()).sum()
     }
 
-    /// Evicts the least recently used registration. None if the current call uses all of them.
+    /// Evicts the least recently used registration. Returns none if the current call uses all
+    /// registrations.
     pub(super) fn evict_one(&mut self) -> Option<()> {
         let idle = |entry: &&Entry| entry.cached.is_registered() && entry.used < self.calls;
         self.entries.iter().filter(idle).min_by_key(|entry| entry.used)?.cached.rest();
@@ -200,11 +201,11 @@ mod tests {
     use crate::time::Instant;
     use crate::transport::{Address, Caps, Connecting, Lane, Listener, Registry, Secret};
 
-    /// A device that registers memory, and nothing else.
+    /// A device that can only register memory.
     #[derive(Debug)]
     struct Registrar {
         registry: Registry<()>,
-        /// Bytes that are registered now.
+        /// Key and size of each region that is registered now.
         bytes: Mutex<Vec<(MrKey, usize)>>,
     }
 

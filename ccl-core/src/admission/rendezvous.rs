@@ -20,7 +20,7 @@ pub struct Directory {
     pub addresses: Vec<Option<Address>>,
     /// Secret that all these ranks share.
     pub secret: Secret,
-    /// Timeout of dialling a peer, from the request on.
+    /// Timeout of dialling a peer.
     pub within: Duration,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum PeerOutcome {
 pub(super) struct Rendezvous {
     listener: Box<dyn Listener>,
     directory: Directory,
-    /// Peers that are not connected yet; those of lower rank are being dialled.
+    /// Requested peers that are not connected yet. This rank dials those of lower rank.
     requested: Vec<Rank>,
     dialling: Vec<(Rank, Box<dyn Connecting>)>,
 }

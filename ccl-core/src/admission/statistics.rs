@@ -57,7 +57,7 @@ impl WaitHistogram {
         self.0.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// Returns a latency percentile, at most 25 % too high; none if there were no waits.
+    /// Returns a percentile of the waits, at most 25 % too high; none if there were no waits.
     #[must_use]
     pub fn percentile(&self, of_100: u32) -> Option<Duration> {
         let all = self.count();
@@ -104,7 +104,7 @@ pub struct PeerStatistics {
     /// Number of times that a link to the peer became unable to send, for lack of a credit or of a
     /// staging slot.
     pub stalls: u64,
-    /// Waiting times of sends until this rank received a credit.
+    /// Durations for which sends waited for a credit.
     pub credit_waits: WaitHistogram,
 }
 

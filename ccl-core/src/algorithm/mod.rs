@@ -51,7 +51,7 @@ pub struct Params<'a> {
     pub ranks: u32,
     /// The root, below `ranks`; unused if the collective has none.
     pub root: Rank,
-    /// Placement of these `ranks` ranks on hosts.
+    /// Placement of the ranks on hosts.
     pub hosts: &'a Hosts,
 }
 
@@ -146,7 +146,7 @@ pub struct UnknownAlgorithm {
 ///
 /// # Errors
 ///
-/// When the collective has no such algorithm; the error lists its algorithms.
+/// When the collective has no such algorithm. The error lists the collective's algorithms.
 pub fn find(collective: Collective, name: &str) -> Result<&'static Algorithm, UnknownAlgorithm> {
     of(collective).find(|algorithm| algorithm.name == name).ok_or_else(|| UnknownAlgorithm {
         collective,

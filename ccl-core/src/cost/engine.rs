@@ -12,8 +12,8 @@ pub trait Worker {
     /// Advances the rank as far as is possible now.
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
 
-    /// Notes that a message of the link has arrived or, if `receives` is false, that one may be
-    /// sent on the link. Workers can use this to check fewer links in [`Worker::advance`].
+    /// Notes that the link is ready: a message has arrived on it if `receives`, otherwise a message
+    /// can be sent on it. Workers can use this to check fewer links in [`Worker::advance`].
     fn link_ready(&mut self, _link: Link, _receives: bool) {}
 }
 

@@ -9,8 +9,8 @@ use super::walk::{Hop, Model, Owner, Processor};
 /// Accessor of a parameter of a model.
 pub type Figure = fn(&mut Model) -> &mut f64;
 
-/// Named parameters of a model of ranks on processors, without GPUs: nanoseconds, or nanoseconds
-/// per byte, except `network_bytes_per_s`.
+/// Named parameters of a model of ranks on processors, without GPUs. All are in nanoseconds or
+/// nanoseconds per byte, except `network_bytes_per_s`.
 pub const FIGURES: [(&str, Figure); 12] = [
     ("call_ns", |model| &mut model.processor.call_ns),
     ("within_latency_ns", |model| &mut model.within.latency_ns),

@@ -107,10 +107,10 @@ impl Counting<'_> {
             if times > 0.0 {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
-            // As outer loops advance, the work of the whole stride stays the same until the work of
-            // the stride's first or last iteration changes. So, per loop, the number of iterations
-            // for which the stride's work stays the same is the lesser of `here` (that of the first
-            // iteration) and `there` (that of the last iteration).
+            // As an outer loop advances, the stride's work stays the same until the work of the
+            // stride's first or last iteration changes. `here` says, per loop, for how many
+            // iterations the first one's work stays the same, and `there` says so for the last one.
+            // The lesser number holds for the stride.
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));

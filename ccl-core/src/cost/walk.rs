@@ -27,8 +27,8 @@ pub struct Processor {
     pub memory_ns: [f64; 3],
 }
 
-/// Two sizes in bytes: a rank's buffers up to the first size may stay in its own cache; buffers up
-/// to the second size may stay in a cache that processors share.
+/// Two sizes in bytes. The model assumes that buffers up to the first size stay in a processor's
+/// own cache, and that buffers up to the second size stay in a cache that processors share.
 pub const NEAR_BYTES: [usize; 2] = [1 << 20, 16 << 20];
 
 impl Processor {

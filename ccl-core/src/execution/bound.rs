@@ -1,5 +1,5 @@
 //! Program bound to the numbers of one call: every expression is evaluated and every loop unrolled,
-//! so that the hot loop only adds, compares and calls its ports.
+//! so that the hot loop only adds, compares and calls the ports.
 //!
 //! Binding again with the same numbers costs one comparison; binding with other numbers reuses the
 //! memory.
@@ -17,8 +17,8 @@ pub struct CallParams {
     pub output: Layout,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Longest payload of a message. It must hold one element of each of the
-    /// [`Program::message_parts`] parts that the largest message has.
+    /// Longest payload of a message. It must hold at least [`Program::message_parts`] elements: one
+    /// of each part of the message with the most parts.
     pub slot_bytes: usize,
 }
 
@@ -122,7 +122,7 @@ pub(super) enum Step {
     Done { unit: u32 },
 }
 
-/// The only step of a one-step program, with its peers instead of ranges of peers.
+/// The only step of a one-step program: a [`BoundFold`] with at most one peer in each direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Single {
     pub(super) recv: Option<Rank>,
@@ -357,9 +357,9 @@ impl Bound {
         }
     }
 
-    /// Appends the newest segment to the segment before it, if the call has one chunk, and the two
-    /// segments belong to the same fold and are adjacent in every operand. That fold's first
-    /// segment has the index `first`.
+    /// Joins the newest segment to the segment before it if three conditions hold: the call has one
+    /// chunk, both segments belong to the same fold, and the segments are adjacent in every
+    /// operand. `first` is the index of the newest fold's first segment.
     fn merge(&mut self, first: u32) {
         let [.., before, last] = self.segments.as_slice() else { return };
         if self.segments.len() < first as usize + 2 || self.chunks != 1 {

@@ -113,7 +113,7 @@ impl Execution {
 
     /// Replaces `waits` with all links of the folds that unfinished strands execute next, for the
     /// report on a stuck operation. The flag is true for receives, which come first. Reuses the
-    /// memory of `waits`, because this is called often during a long wait.
+    /// memory of `waits`, because this function is called often during a long wait.
     pub fn waits_for(&self, waits: &mut Vec<(Link, bool)>) {
         waits.clear();
         for (_, channel, _, step) in self.unfinished() {

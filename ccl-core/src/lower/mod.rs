@@ -10,7 +10,7 @@
 //! concurrently. All instructions that use one direction of one link are in one strand, so that
 //! messages keep their order. The order between instructions of different strands is inferred from
 //! the memory that they read and write. Each such dependency becomes an [`Instr::Await`], unless
-//! others imply it. An `Await` waits for a *unit* of another strand: a top-level fold or loop.
+//! other waits imply it. An `Await` waits for a *unit* of another strand: a top-level fold or loop.
 
 mod fuse;
 mod strands;
@@ -64,7 +64,7 @@ pub struct Fold {
     /// by the number of ranks.
     pub last: bool,
     /// True if the fold's only source is a slot and nothing before the fold in the schedule touches
-    /// the memory that the fold writes. The message may then arrive there before its turn.
+    /// the memory that the fold writes. The message can then arrive there before the fold's turn.
     pub early: bool,
 }
 

@@ -24,10 +24,9 @@ pub struct Flow {
 /// Number of hashes that are tried, because a fabric's own hash is not known.
 const HASHES: u64 = 64;
 
-/// Returns how unevenly a fabric that hashes addresses and ports distributes flows of equal size to
-/// equal links: the largest load of a link divided by the mean load, on average over several
-/// hashes. The result is 1 for an even load, `links` if all flows share a link, and 0 without flows
-/// or links.
+/// Returns how unevenly a fabric hashes flows of equal size onto equal links: the largest load of a
+/// link divided by the mean load, averaged over several hashes of addresses and ports. The result
+/// is 1 for an even load, `links` if all flows share a link, and 0 without flows or links.
 ///
 /// [Meta, SIGCOMM 2024], section 5.2, defines this measure.
 ///

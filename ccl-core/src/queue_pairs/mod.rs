@@ -56,9 +56,9 @@ pub struct Striping {
     /// Largest number of messages that a link has under way over each device.
     pub in_flight: u32,
     /// Largest number of bytes under way from a port, over all its links. A message that would
-    /// exceed this budget waits, unless its lane has nothing under way or stays within its share:
-    /// the budget divided by the number of the port's lanes. While a message waits, the later
-    /// messages of its lane wait too, even if their rules have larger budgets.
+    /// exceed this budget waits, unless its lane has nothing under way or stays within the lane's
+    /// share: the budget divided by the number of the port's lanes. While a message waits, the
+    /// later messages of its lane wait too, even if their rules have larger budgets.
     pub budget_bytes: usize,
     /// Traffic class of the queue pairs; `None` for the transport's own.
     pub traffic_class: Option<u8>,

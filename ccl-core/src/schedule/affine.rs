@@ -63,7 +63,7 @@ impl Affine {
         self
     }
 
-    /// Returns the value for these counters. A sum below zero (only without a modulus) counts as 0.
+    /// Returns the value for these counters. Without a modulus, a sum below zero counts as 0.
     #[must_use]
     #[inline]
     pub fn eval(&self, counters: &Counters) -> u32 {
@@ -96,8 +96,9 @@ impl Affine {
         self.offset + u32::try_from(most).unwrap_or(0)
     }
 
-    /// Returns the number of successive values, from these counters on, that stay in `range` and do
-    /// not wrap while the counter of `dimension` grows. The first value must be in `range`.
+    /// Returns the number of successive values that stay in `range` and do not wrap while the
+    /// counter of `dimension` grows from its value in `counters`. The first value must be in
+    /// `range`.
     #[must_use]
     pub fn stays(&self, counters: &Counters, dimension: usize, range: &Range<u32>) -> u32 {
         let modulus = i64::from(self.modulus);

@@ -20,8 +20,8 @@ enum Blocks {
     Vector { starts: Vec<usize>, counts: Vec<usize> },
 }
 
-/// `clone_from` reuses memory, so that binding a call with other counts than the previous call does
-/// not allocate.
+/// `clone_from` reuses memory, so that binding a call does not allocate if only the counts differ
+/// from those of the previous call.
 impl Clone for Layout {
     fn clone(&self) -> Layout {
         Layout { blocks: self.blocks.clone(), split: self.split, grain: self.grain }
@@ -119,7 +119,7 @@ impl Layout {
             return 0..u32::MAX;
         }
         let first = part - part % self.split;
-        // The first parts are whole, one may be shorter, and those after it are empty.
+        // The first parts are whole, at most one is shorter, and the rest are empty.
         let end = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).min(self.split);
         let (full, some) = (end(count / whole), end(count.div_ceil(whole)));
         let cuts = match part % self.split {

@@ -220,8 +220,8 @@ pub enum Op {
 pub enum Node {
     /// An op.
     Op(Op),
-    /// Loop that executes the body `count` times. The index of its counter in [`Counters`] is the
-    /// number of loops around it.
+    /// Loop that executes the body `count` times. The number of loops around this loop is the index
+    /// of this loop's counter in [`Counters`].
     Loop {
         /// Number of iterations.
         count: u32,

@@ -21,7 +21,7 @@ pub struct Seat {
 /// `send_recv`, per message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks<'a> {
-    /// Elements of each block.
+    /// Number of elements of each block.
     pub counts: &'a [usize],
     /// First element of each block in the buffer.
     pub starts: &'a [usize],
@@ -94,7 +94,7 @@ impl Seat {
     }
 
     /// Returns whether the rank has an input. A rank without an input still knows the input's
-    /// layout if all counts are equal, so that a schedule may express lengths by this layout.
+    /// layout if all counts are equal, so that a schedule can express lengths by this layout.
     #[must_use]
     pub fn has_input(&self) -> bool {
         use Collective as C;

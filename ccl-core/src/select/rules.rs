@@ -9,7 +9,7 @@
 //! `host_ranks_min`, the numbers of ranks on the largest and the smallest host; `bytes`, of the
 //! larger buffer; `bytes_per_rank`; and `messages`, the number of slots that the bytes fill. The
 //! word `deterministic` limits a rule to that mode. The library's own rules are in `rules.txt`; the
-//! tuning table in `FERROCCL_TUNING` may have further rules, which come first.
+//! tuning table in `FERROCCL_TUNING` can have further rules, which come first.
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -21,7 +21,7 @@
 //! ([`crate::cost::figures`]). If no `rule` line applies either, the model's fastest variant
 //! replaces the variant of the library's own rules where the model predicts it to be clearly
 //! faster. Parameters that a `model` line leaves out get defaults, which are right in order of
-//! magnitude for this library's own links. An entry ends with the line or with `;`.
+//! magnitude for this library's own links. An entry ends at the end of its line or at a `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

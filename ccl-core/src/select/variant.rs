@@ -28,7 +28,7 @@ pub enum VariantError {
     /// A name that no algorithm of the collective has.
     #[error(transparent)]
     Unknown(#[from] algorithm::UnknownAlgorithm),
-    /// A divisor after the `/` that is not possible.
+    /// A divisor after the `/` that is not 2, 4 or 8.
     #[error("\"{0}\": use 2, 4 or 8 after the /, for messages of 1/2, 1/4 or 1/8 of a slot")]
     SlotFraction(String),
 }
@@ -53,8 +53,8 @@ impl SlotFraction {
     }
 
     /// Returns the largest payload of a message, in bytes. For whole slots, the result is
-    /// `slot_bytes`. For other fractions, the result is the fraction of `slot_bytes`, or `least` if
-    /// that is more, rounded up to a multiple of 64 bytes, but at most `slot_bytes`.
+    /// `slot_bytes`. For other fractions, the result is the larger of `least` and the fraction of
+    /// `slot_bytes`, rounded up to a multiple of 64 bytes, but at most `slot_bytes`.
     #[must_use]
     pub fn bytes(self, slot_bytes: usize, least: usize) -> usize {
         let part = (slot_bytes >> self.0).max(least).next_multiple_of(64);

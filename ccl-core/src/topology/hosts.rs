@@ -18,7 +18,7 @@ pub struct Hosts {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Local index l of host h is rank `h × host_stride + l × local_stride`.
+    /// Rank `h × host_stride + l × local_stride` has local index l on host h.
     Even {
         hosts: u32,
         size: u32,

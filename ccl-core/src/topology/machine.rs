@@ -183,8 +183,8 @@ impl Machine {
         (0..self.parts.len()).filter(move |part| self.parts[*part].kind == kind)
     }
 
-    /// Returns the parts that processes compute on: the accelerators, or the NUMA nodes if there
-    /// are none.
+    /// Returns the parts that processes compute on: the accelerators, or, without accelerators, the
+    /// NUMA nodes.
     #[must_use]
     pub fn seats(&self) -> Vec<usize> {
         let gpus: Vec<usize> = self.of(Kind::Gpu).collect();

@@ -143,9 +143,9 @@ pub enum TransportError {
     TooLong {
         /// Kind of the item.
         what: &'static str,
-        /// Number of its bytes.
+        /// Number of bytes of the item.
         bytes: usize,
-        /// Greatest number that is allowed.
+        /// Greatest number of bytes that is allowed.
         most: usize,
     },
     /// The new location of a put's bytes has a different length.
@@ -312,11 +312,11 @@ impl TransportError {
         matches!(self, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
     }
 
-    /// Returns whether this process or its host lacks memory or descriptors, for which no peer is
-    /// to blame.
+    /// Returns whether the error is a lack of memory or descriptors in this process or on its host,
+    /// for which no peer is to blame.
     #[must_use]
     pub fn is_own_shortage(&self) -> bool {
-        // Too many open files of the host (ENFILE) or of the process (EMFILE), or ENOBUFS.
+        // ENFILE (too many open files of the host), EMFILE (of the process) and ENOBUFS.
         self.is_shortage() || matches!(self, TransportError::Os { code: 23 | 24 | 105, .. })
     }
 }

@@ -22,7 +22,7 @@ pub trait Faults: Send + fmt::Debug {
         posted.push(work);
     }
 
-    /// Returns whether the lane detaches endpoints.
+    /// Returns whether the lane detaches and aborts endpoints.
     fn detaches(&self) -> bool {
         true
     }

@@ -16,7 +16,7 @@ pub trait Imported {
 }
 
 /// Registrations that one lane knows, each with the transport's own data `T`, and the memory `R`
-/// that the lane's peers have shared with it.
+/// that peers have shared with the lane.
 #[derive(Debug)]
 pub struct MemoryTable<T, R> {
     registry: Arc<Registry<T>>,
@@ -152,8 +152,8 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
         }
     }
 
-    /// Returns the lowest number of a memory that was imported from the peer and satisfies
-    /// `is_meant`; none if there is no such memory.
+    /// Returns the number of the memory that was imported from the peer and satisfies `is_meant`:
+    /// the lowest number if there are several, none if there is no such memory.
     pub fn known(&self, at: EndpointId, is_meant: impl Fn(&R) -> bool) -> Option<RemoteMr> {
         let known = |entry: &Option<(EndpointId, R)>| {
             entry.as_ref().is_some_and(|(owner, memory)| *owner == at && is_meant(memory))

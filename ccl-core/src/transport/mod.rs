@@ -109,7 +109,7 @@ pub struct Caps {
     /// shows that the message is complete.
     pub written_early: bool,
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
-    /// connection ends earlier. A put that is not done may then be repeated over another path.
+    /// connection ends earlier. A put that is not done can then be repeated over another path.
     pub acknowledged: bool,
     /// Smallest size of a buffer that is registered for one call alone; copying a smaller buffer
     /// costs less than registering it.
@@ -323,8 +323,8 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Flushes the requests posted to an endpoint, or to all if `endpoint` is none. Returns true
     /// once the peers have the data, or once a time limit since the first call has passed.
-    /// [`Lane::detach`] and dropping wait until this returns true. To end several lanes, first call
-    /// this for all of them in turn: their waits then overlap.
+    /// [`Lane::detach`] and the drop of the lane wait until this returns true. To end several
+    /// lanes, first call this for all of them in turn: their waits then overlap.
     fn poll_shutdown(&mut self, endpoint: Option<EndpointId>) -> bool {
         let _ = endpoint;
         true
@@ -456,8 +456,8 @@ pub trait Lane: Send + fmt::Debug {
         let _ = traffic_class;
     }
 
-    /// Sets how puts to the endpoint's peer are spread over its queue pairs from now on, limited to
-    /// the queue pairs that exist. Does nothing where there are no queue pairs.
+    /// Sets how puts are spread over the endpoint's queue pairs from now on, limited to the queue
+    /// pairs that exist. Does nothing where there are no queue pairs.
     fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
         let _ = (endpoint, striping);
     }
@@ -480,8 +480,8 @@ pub trait Lane: Send + fmt::Debug {
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns whether all posted requests have left this process, so that none needs another
-    /// [`Lane::poll`]. A request that a broken connection may have swallowed does not count as
-    /// having left until the break is older than the time for which a peer may be unreachable.
+    /// [`Lane::poll`]. A request that was possibly lost in a break of the connection counts as
+    /// having left only once the break has lasted longer than a peer is allowed to be unreachable.
     /// Always true where hardware or the peer's memory takes requests over when they are posted.
     fn is_drained(&self) -> bool {
         true

@@ -97,7 +97,7 @@ impl Memory {
         if inside { Ok(region.base + first) } else { Err(region.elements) }
     }
 
-    /// Returns the buffer of a cell, and its element there.
+    /// Returns the buffer of a cell, and the index of the cell's element in that buffer.
     pub(super) fn name(&self, cell: usize) -> (Buffer, usize) {
         let named = [
             (Buffer::Scratch(0), self.scratch),

@@ -127,7 +127,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns a case with one slot, one channel, no budget, out of place, 4-byte elements, and
+    /// Returns an out-of-place case with one slot, one channel, no budget, 4-byte elements, and
     /// slots of 1024 bytes.
     #[must_use]
     pub fn new(collective: Collective, root: Rank, counts: Counts) -> Case {
@@ -185,9 +185,9 @@ pub fn check(case: &Case, schedules: &[RankSchedule]) -> Result<Report, Violatio
     }
 }
 
-/// Returns the number of slots that every link of these programs is guaranteed within the case's
-/// budget. The result is 1 even if the budget is too small for one slot; [`check_programs`] then
-/// refuses the case.
+/// Returns the number of slots that the case's budget guarantees to every link of these programs.
+/// The result is 1 even if the budget is too small for one slot; [`check_programs`] then refuses
+/// the case.
 #[must_use]
 pub fn sure_slots(case: &Case, programs: &[Arc<Program>]) -> u32 {
     let least = |program: &Arc<Program>| {
@@ -278,8 +278,7 @@ fn check_links(executions: &[Execution]) -> Result<(), Violation> {
 }
 
 /// Returns the resources of each rank. For each sender and channel, a rank has the case's number of
-/// slots, or as many as its budget permits if these are fewer. A budget that permits none is a
-/// violation.
+/// slots, or fewer if its budget permits only fewer. A budget that permits no slot is a violation.
 fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violation> {
     let channels = case.channels.max(1);
     let member = |(rank, execution): (usize, &Execution)| {

@@ -11,7 +11,7 @@ use crate::types::Rank;
 
 /// Vector clock of a thread (one strand on one channel), of a message, or of the end of a unit (a
 /// top-level fold or loop). Each entry of a clock belongs to one strand of one rank, and counts the
-/// tasks of that strand, on the same channel, that certainly happened up to the clock's time.
+/// tasks of that strand, on the clock's channel, that have certainly happened by the clock's time.
 type Clock = Vec<u32>;
 
 /// A message under way.

@@ -90,7 +90,7 @@ fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
     assert!(flat.values().all(|elements| *elements > 3 << 20), "{flat:?}");
 }
 
-/// Counts the crossings of each block. The key is the block and the result of `host`.
+/// Counts the crossings for each pair of a block and a host; `host` chooses a crossing's host.
 fn times(crossings: &[Crossing], host: fn(&Crossing) -> u32) -> BTreeMap<(u32, u32), u32> {
     let mut times = BTreeMap::new();
     for crossing in crossings {

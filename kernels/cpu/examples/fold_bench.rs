@@ -7,7 +7,7 @@ use std::time::Instant;
 use ccl_core::types::{DataType, ReduceOp};
 use ccl_kernels_cpu::{Kernel, Scalar, SimdLevel, Term, copy_streaming};
 
-/// Returns the best of seven rounds, in nanoseconds per call.
+/// Returns the time of the best of seven rounds, in nanoseconds per call.
 fn time(mut work: impl FnMut(), calls: u32) -> f64 {
     work();
     let round = |_| {

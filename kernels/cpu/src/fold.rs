@@ -50,8 +50,8 @@ fn factor<U: Unit>(parameters: &Parameters, term: Term) -> Option<U::Acc> {
     term.scaled.then(|| U::broadcast(parameters.scalar))
 }
 
-/// Reads one unit and scales it. A product is rounded to the element type at once: peers get the
-/// scaled term in that type, and this rank must add exactly the number that they add.
+/// Reads one unit and scales it. A product is rounded to the element type before it is added: peers
+/// get the scaled term in that type, and this rank must add exactly the number that they add.
 #[inline(always)]
 fn read<U: Unit, O: Op>(raw: Packed<U::Raw>, factor: Option<U::Acc>) -> U::Acc {
     let value = U::widen(raw.0);
@@ -96,7 +96,8 @@ fn join_in_place<U: Unit, O: Op>(
 /// Folds two terms into one destination, in one pass.
 ///
 /// # Safety
-/// The requirements of [`crate::Kernel::fold`], and `dst` may be the first term but not the second.
+/// The requirements of [`crate::Kernel::fold`], and `dst` is not the second term. `dst` may be the
+/// first term.
 #[inline(always)]
 pub(crate) unsafe fn pair<U: Unit, O: Op>(
     parameters: &Parameters,
@@ -139,7 +140,7 @@ unsafe fn pair_of<U: Unit, O: Op>(
     join::<U, O>(dst, left, right, parameters.count);
 }
 
-/// Bytes of accumulators that are worked on at once; they stay in the first-level cache.
+/// Bytes of the accumulators of one block, which stay in the first-level cache.
 const BLOCK_BYTES: usize = 4096;
 
 /// Room for the accumulators of one block.

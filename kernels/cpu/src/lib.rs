@@ -53,8 +53,8 @@ use fold::Parameters;
 pub struct Term {
     /// Address of the first element; any alignment.
     pub data: *const u8,
-    /// True if each element is multiplied by this rank's scalar as it is read: for raw inputs of a
-    /// [`ReduceOp::PremulSum`]. Other operators ignore this field.
+    /// True if each element is multiplied by this rank's scalar when it is read. A
+    /// [`ReduceOp::PremulSum`] needs this for raw inputs; other operators ignore this field.
     pub scaled: bool,
 }
 
@@ -194,9 +194,9 @@ impl Kernel {
     ///
     /// # Safety
     /// Each term is valid for reading `elements` elements, and each destination for reading and
-    /// writing as many. During the call, nothing else writes to them or reads a destination. A
-    /// destination is *exactly equal* to a term (in place) or does not overlap it. Destinations do
-    /// not overlap each other; terms may. No alignment is assumed.
+    /// writing as many. During the call, nothing else writes to a term, or reads or writes a
+    /// destination. A destination is *exactly equal* to a term (in place) or does not overlap it.
+    /// Destinations do not overlap each other; terms may. No alignment is assumed.
     #[inline]
     pub unsafe fn fold(&self, dsts: &[*mut u8], terms: &[Term], elements: usize, finish: bool) {
         let loops = if finish { &self.last } else { &self.partial };

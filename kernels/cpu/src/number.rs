@@ -1,5 +1,5 @@
-//! Arithmetic of accumulators. For one element type, accumulators of one number and accumulators of
-//! several numbers side by side give the same bits for the same values, so all SIMD levels agree.
+//! Arithmetic of accumulators. An accumulator holds one number, or several side by side. Both forms
+//! give the same bits for the same values of an element type, so all SIMD levels agree.
 
 /// An accumulator: one number, or several side by side that are treated alike.
 pub(crate) trait Number: Copy + 'static {

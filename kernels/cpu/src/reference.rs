@@ -209,8 +209,8 @@ impl Narrow {
         }
         let sign = if value.is_sign_negative() { 1 << (self.bits - 1) } else { 0 };
         let target = f64::from(value.abs());
-        // Magnitudes are ordered by value: halve the range until `below` is at most the target, and
-        // its successor is above the target.
+        // Magnitudes are ordered by value: halve the range until `below` is the largest magnitude
+        // whose value is at most the target.
         let (mut below, mut above) = (0, self.largest + 1);
         while above - below > 1 {
             let middle = below.midpoint(above);

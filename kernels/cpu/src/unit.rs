@@ -161,7 +161,7 @@ fn encode<F: Format>(value: f32) -> u32 {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
         // The comparison is signed: every vector instruction set has signed comparisons.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
-        // `ruler` is a power of two, chosen so that the last bit of a sum with it is worth the
+        // `ruler` is a power of two, chosen so that the last bit of the sum below is worth the
         // format's smallest subnormal. So the addition rounds to a multiple of that subnormal.
         let ruler = rebias::<F>() + ((shift + 1) << 23);
         let subnormal =
@@ -240,10 +240,9 @@ mod tests {
         }
     }
 
-    /// Checks that every code is decoded as the reference decodes it. Checks that values of both
-    /// signs are encoded as the reference encodes them: the value of each magnitude and the
-    /// midpoint to the next one, each with its two neighbouring float32 values, and float32 values
-    /// at regular steps.
+    /// Checks that every code is decoded, and that values of both signs are encoded, as the
+    /// reference does it. The values are those of all magnitudes and the midpoints between them,
+    /// each with its two neighbouring float32 values, and float32 values at regular steps.
     fn check_format<F: Format>(narrow: &Narrow) {
         for code in 0..1 << F::WIDTH {
             let (value, expected) = (decode::<F>(code), narrow.decode(code));

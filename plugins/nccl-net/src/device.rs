@@ -18,7 +18,7 @@ use crate::handle::HostTag;
 
 /// Longest time that a port's link may be down before its connections count as lost.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
-/// Longest such time for a port of a merged device: shorter, because the other ports carry on.
+/// Value of [`LINK_WITHIN`] for a port of a merged device: shorter, because other ports carry on.
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Speed that is assumed for a card of unknown speed, as in NCCL.
 const SPEED_MBPS: i32 = 10_000;

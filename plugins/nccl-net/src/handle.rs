@@ -37,7 +37,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Returns the secret that both ends prove to know.
+    /// Returns the handle's secret; each end of a connection proves that it knows this secret.
     pub(crate) fn secret(&self) -> Secret {
         let mut hash = Sha256::new();
         hash.update(b"ferroccl nccl-net");

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time after which a leaving rank that has sent everything no longer waits for the others to close
-/// their connections. The time counts from the moment at which the rank leaves.
+/// Longest time that a leaving rank waits for the others to close their connections, once it has
+/// sent everything. The time counts from the moment at which the rank leaves.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Bytes read from one peer before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;

@@ -505,7 +505,7 @@ impl ControlPlane {
     }
 
     /// Gathers the blobs of all ranks, in order of rank. All ranks must make the same calls in the
-    /// same order; a blob has at most 1 MiB less 64 bytes.
+    /// same order; a blob has at most 1 MiB minus 64 bytes.
     ///
     /// # Errors
     /// A rank failed or left, or not all ranks called within `timeout`. If a rank's time runs out,

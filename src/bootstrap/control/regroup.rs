@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Largest number of addresses of rank 0 in an invitation.
 const HOSTS_MAX: usize = 8;
 
-/// Addresses for the rendezvous of communicators that are made from this one.
+/// Addresses for the rendezvous of communicators that are made from this communicator.
 #[derive(Debug)]
 pub(super) struct Reachable {
     /// Address at which the rank listens.
@@ -42,7 +42,7 @@ impl Reachable {
 pub struct Invitation {
     /// Unique id to hand to each newcomer.
     pub id: UniqueId,
-    /// The rank of the first newcomer; the others follow.
+    /// Rank of the first newcomer; the ranks of the other newcomers follow.
     pub first: Rank,
     /// Number of ranks, newcomers included.
     pub ranks: u32,
@@ -89,7 +89,8 @@ fn worth_naming(hosts: &[String]) -> Vec<String> {
 }
 
 impl ControlPlane {
-    /// Opens a socket for other ranks to meet this one, on the address at which this rank listens.
+    /// Opens a socket at which other ranks can meet this rank: on the address at which this rank
+    /// listens, with a port of the system's choice.
     ///
     /// # Errors
     /// Binding fails.
@@ -104,8 +105,8 @@ impl ControlPlane {
     }
 
     /// Returns the parameters with which this rank, `members[position]`, joins a new communicator
-    /// of `members` as rank `position`. The members meet at `port` of the first of them, which has
-    /// the listener.
+    /// of `members` as rank `position`. The members meet at `port` of the first member, which alone
+    /// has the listener.
     pub(crate) fn derived_join(
         &self,
         members: &[Rank],

@@ -147,7 +147,7 @@ pub fn node_of(cpus: &BTreeSet<usize>, nodes: impl Iterator<Item = (u32, String)
     nodes.next().map(|(number, _)| number)
 }
 
-/// Returns the processors of a list; numbers that Linux cannot have are left out.
+/// Returns the processors of a list; those whose numbers are too high for Linux are left out.
 pub fn processors(list: &str) -> BTreeSet<usize> {
     let range = |text: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));

@@ -19,10 +19,10 @@ use super::wait::has_core;
 use crate::transports::{self, Choice};
 use affinity::DeviceReports;
 
-/// Longest time that the port of one of several devices may be down before other devices take over.
+/// Time after which a rank's other devices take over from a device whose port is down.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
-/// A transport between hosts that needs adapters, and the adapters that the ranks on this host may
+/// A transport between hosts that needs adapters, and the adapters that the ranks on this host can
 /// take.
 #[derive(Debug)]
 pub(super) struct Candidate {
@@ -34,7 +34,7 @@ pub(super) struct Candidate {
     pub(super) survey: DeviceReports,
 }
 
-/// The devices of one rank. Both ends of a pair choose alike, from the configuration and the
+/// The devices of one rank. Both ranks of a pair choose alike, from the configuration and the
 /// roster, which are the same on all ranks.
 #[derive(Debug)]
 pub(super) struct Devices {
@@ -44,7 +44,7 @@ pub(super) struct Devices {
     pub(super) shared: Option<Arc<dyn Device>>,
     /// Device between hosts, and its transport; none if all ranks share memory.
     pub(super) network: Option<(&'static TransportKind, Arc<dyn Device>)>,
-    /// Ranks on this rank's host, itself included, whether or not they share memory.
+    /// Ranks on this rank's host, this rank included, whether or not they share memory.
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
@@ -170,8 +170,9 @@ fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     });
 }
 
-/// Returns the name of the choice of `auto` for ranks on several hosts, such as `shm+verbs`, and
-/// the reason; none if the configuration names a transport or there is no candidate.
+/// Returns the transports that `auto` chooses for ranks on several hosts, as a name such as
+/// `shm+verbs`, and the reason; none if the configuration names a transport or there is no
+/// candidate.
 pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'static str, String)> {
     let auto = Choice::named(transports::AUTO).ok()?;
     if config.transport != transports::AUTO || candidates.is_empty() {

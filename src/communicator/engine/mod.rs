@@ -42,7 +42,7 @@ pub(super) use watch::{Lost, sentence};
 const PLANS_MAX: usize = 64;
 /// Longest sleep without a check of progress; bounds the cost of a missed doorbell.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
-/// Longest sleep where peers on this host cannot end the sleep.
+/// Longest sleep if peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
 /// Largest number of peeks at the links before the next look for progress.
 const PEEKS_MAX: u32 = 64;
@@ -61,7 +61,7 @@ pub(super) enum PlanKey {
 pub(super) struct Plan {
     key: PlanKey,
     split: u32,
-    /// Number of ranks that this one sends to.
+    /// Number of ranks that this rank sends to.
     fan_out: u32,
     pub(super) execution: Execution,
     numbers: CallParams,
@@ -134,7 +134,7 @@ pub(super) struct Engine {
     pub(super) control: Arc<ControlPlane>,
     /// Recorder of this rank's operations.
     pub(super) writer: Option<Writer>,
-    /// Recorder with times, in place of `writer` where calls are timed.
+    /// Recorder with times, instead of `writer`, if calls are timed.
     pub(super) timed: Option<Box<Timed>>,
     pub(super) segment: Segment,
     pub(super) ports: CpuPorts,
@@ -173,7 +173,7 @@ impl Drop for Engine {
     }
 }
 
-/// Guard that unbinds the call's buffers on every exit path, panics included. A panic may come from
+/// Guard that unbinds the call's buffers on every exit path, panics included. A panic can come from
 /// the application's tracing subscriber.
 pub(super) struct UnbindGuard<'e> {
     pub(super) engine: &'e mut Engine,
@@ -210,7 +210,7 @@ pub(super) struct Running {
     bytes: usize,
     /// Values that the recording shows of the call.
     shown: Shown,
-    /// Numbers of a queued call: other calls may use its plan with other numbers meanwhile.
+    /// Numbers of a queued call: meanwhile, other calls can use its plan with other numbers.
     numbers: Option<Box<CallParams>>,
 }
 

@@ -173,7 +173,7 @@ impl Engine {
         self.peer_records.get(peer as usize)?.as_ref().and_then(CallRecord::read)
     }
 
-    /// Checks that no awaited rank has left and that none has lost its connection.
+    /// Checks that no awaited rank has left, and that no connection to an awaited rank is lost.
     fn check_awaited_peers(&mut self, running: &Running, stalled: Duration) -> Result<(), Error> {
         self.poll_connections()?;
         if self.gone(running, stalled).is_none() {

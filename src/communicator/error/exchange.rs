@@ -8,8 +8,8 @@ use ccl_core::types::Rank;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// Ranks that are at different steps. Every rank notices at the same exchange, so the
-    /// communicator is unharmed.
+    /// Ranks that are at different steps. Every rank notices the difference in the same exchange,
+    /// so the communicator is unharmed.
     #[error(
         "the ranks disagree: rank {rank} is at {own}, but rank {peer} at {theirs}. All ranks must \
          make the same calls in the same order"

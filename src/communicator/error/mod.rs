@@ -95,7 +95,7 @@ pub enum Error {
     RankFailed {
         /// The failed rank: the one that all survivors name, once they have agreed.
         rank: Rank,
-        /// The failure, as it was noticed.
+        /// The reason for the failure.
         reason: String,
         /// The number of the last operation that all survivors completed, if they have agreed.
         last_completed: Option<u64>,
@@ -190,7 +190,7 @@ impl Error {
         }
     }
 
-    /// Returns the number of the last operation that all survivors completed, where they have
+    /// Returns the number of the last operation that all survivors completed, if they have
     /// agreed.
     #[must_use]
     pub fn last_completed(&self) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Ends of connections: nothing is written afterwards, and the other side learns of the end.
+//! Ending a connection: nothing is written afterwards, and the peer learns of the end.
 
 use ccl_core::transport::{Event, LocalSlice};
 
@@ -30,7 +30,7 @@ pub(crate) const POINTS: &[Point] = &[
 ];
 
 /// Fills the source of side 0 with `byte`, and posts 16 puts of the whole source in one call. The
-/// lane may take fewer.
+/// lane can take fewer.
 fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String> {
     let size = pair.ends[0].source.bytes();
     pair.ends[0].source.write(0, &vec![byte; size]).map_err(failed("writing"))?;
@@ -65,7 +65,7 @@ fn fence(fixture: &dyn Fixture) -> Outcome {
         pair.ends[1].lane.detach(endpoint);
         let before = bytes_of(&pair.ends[1].inbox)?;
         pair.ends[1].events.clear();
-        // The sender may still be writing, may learn of the end, and may post again.
+        // Twice, lets the sender write on and learn of the end, then posts more puts.
         for byte in [2, 3] {
             pair.settle(fixture)?;
             flood(fixture, pair, byte)?;
@@ -128,7 +128,7 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
         let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
         work.drain(..taken);
         answer(&mut pair.ends[1], fixture.now());
-        // The other side is busy: it polls in one of 50 rounds.
+        // Side 1 is busy: it polls in one of 50 rounds.
         if rounds.next() == Some(0) {
             let End { lane, events, .. } = &mut pair.ends[1];
             lane.poll(fixture.now(), events).map_err(failed("polling"))?;

@@ -2,7 +2,7 @@
 //! Some points (tests of the suite) change the source or the redirect of a put while the put is
 //! under way.
 //!
-//! A point whose name begins with `claim:` is tested only if the device promises it.
+//! If the device does not claim `redirects`, only the first point is tested in full.
 
 use ccl_core::transport::{LocalSlice, WorkRequest};
 

@@ -37,7 +37,7 @@ use ccl_core::transport::{Address, Device, Lane};
 
 /// Devices, clock and helpers that the suite needs to test a transport.
 pub trait Fixture {
-    /// Returns the device of side 0 or 1. The sides can reach each other; they may be one device.
+    /// Returns the device of side 0 or 1. The sides can reach each other; both may use one device.
     fn device(&self, side: usize) -> Arc<dyn Device>;
 
     /// Returns the present time of the clock that all deadlines use.

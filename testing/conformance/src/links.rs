@@ -156,7 +156,7 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
         while all[1].readable(receiving) {
             all[1].release(receiving);
         }
-        // The sender may be done before the receiver has polled all arrivals.
+        // The sender can be done before the receiver has polled all arrivals.
         let has_all = all[1].peer_statistics().all(|(_, statistics)| statistics.received == 3);
         has_all && all[0].writable(sending) && all[0].is_idle()
     })?;
@@ -323,9 +323,9 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     leave(all)
 }
 
-/// Checks that links share the credits of a pool. The budget is seven messages: two slots are
-/// reserved for each of three links, as a link needs two to forward messages, and one slot is in
-/// the pool.
+/// Checks that links share the credits of a pool. The budget is seven messages. Each of three links
+/// has two reserved slots, because it needs two to forward messages. The seventh slot is in the
+/// pool.
 fn pool(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 100;
     let budget_bytes = 7 * (HEADER_BYTES + CONFIG.slot_bytes);

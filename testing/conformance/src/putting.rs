@@ -218,8 +218,8 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
             expected.extend(ids);
             pair.post(fixture, 0, &work)?;
         }
-        // Waits once after several posts: a request that shares the completion of a later one must
-        // be done, too.
+        // Waits once after several posts: a request that shares the completion of a later request
+        // must be done, too.
         let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
         pair.until(fixture, "all puts are done", all)?;
     }

@@ -78,7 +78,7 @@ impl Namespace {
         format!("/proc/{}/ns/net", self.keeper.id())
     }
 
-    /// Returns a command that runs `command` in this namespace; its process dies with the thread
+    /// Returns a command that runs `command` in this namespace. The process dies with the thread
     /// that starts it. Redirections of `command` are not kept: the caller sets standard input,
     /// output and error of the result.
     fn enter(&self, command: &Command) -> Command {
@@ -156,7 +156,7 @@ impl Host {
         fs::read_link(self.namespace.path()).unwrap().to_string_lossy().into_owned()
     }
 
-    /// Returns a command that runs `command` on this host; its process dies with the thread that
+    /// Returns a command that runs `command` on this host. The process dies with the thread that
     /// starts it. Redirections of `command` are not kept: the caller sets standard input, output
     /// and error of the result.
     pub fn enter(&self, command: &Command) -> Command {
@@ -242,8 +242,8 @@ impl Host {
     }
 
     /// Resets the host's TCP connections that have sent or received at least `bytes_min` bytes.
-    /// Returns the number of such connections and the number of those reset; the latter is 0 if the
-    /// kernel lacks `INET_DIAG_DESTROY`.
+    /// Returns the number of such connections, and how many of them were reset: none if the kernel
+    /// lacks `INET_DIAG_DESTROY`.
     pub fn reset_connections(&self, bytes_min: u64) -> (usize, usize) {
         let carried = |word: &str| {
             let count = word.strip_prefix("bytes_sent:").or(word.strip_prefix("bytes_received:"));
@@ -333,7 +333,7 @@ impl Network {
         switch.ip("link set bridge2 up");
         switch.ip("link add up1 type veth peer name up2");
         for (end, bridge) in [("up1", "bridge"), ("up2", "bridge2")] {
-            // Without this, a packet could have 64 KiB, more than the bucket holds.
+            // Without this, one packet could fill the whole bucket.
             switch.ip(&format!("link set {end} gso_max_segs 1"));
             switch.ip(&format!("link set {end} master {bridge} up"));
             let how = format!("rate {mbit_per_s}mbit burst 64k latency 20ms");
@@ -377,7 +377,7 @@ fn join(from: &Namespace, name: &str, to: &Host) {
 }
 
 /// Returns whether networks can be made here; prints the reason if not. Any later failure is a
-/// defect, except that a kernel may lack `tbf` or `netem`.
+/// defect, except where the kernel lacks `tbf` or `netem`.
 fn possible() -> bool {
     let try_out = |program: &str, arguments: &[&str]| match Command::new(program)
         .args(arguments)

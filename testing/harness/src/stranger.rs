@@ -1,5 +1,5 @@
 //! Strangers: connections that break the protocol of the service that they reach. [`Host::spawn`]
-//! runs them on a host of a network.
+//! can run a stranger on a host of a network.
 
 use super::netns::Host;
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size};

@@ -27,9 +27,9 @@ use crate::slots::Ticket;
 /// under [`Fault::RegistrationRace`].
 const REBUILDING: Duration = Duration::from_millis(1);
 
-/// Interval at which the thread looks for work.
+/// Interval at which the helper thread looks for work.
 const TICK: Duration = Duration::from_millis(1);
-/// Interval, in ticks, at which the thread looks for dead peers.
+/// Interval, in ticks, at which the helper thread looks for dead peers.
 const PEERS_TICKS: u64 = 100;
 /// Longest time that a closed communicator takes to finish.
 const LINGER: Duration = Duration::from_secs(10);
@@ -249,7 +249,7 @@ impl Plugin {
         *lock(&self.profiler)
     }
 
-    /// Ends a context; the end of the last context also ends the thread.
+    /// Ends a context; the end of the last context also ends the helper thread.
     pub(crate) fn finalize(&self, context: u64) -> Outcome<()> {
         self.contexts.remove(context).ok_or(NcclResult::INVALID_ARGUMENT)?;
         let mut helper = lock(&self.helper);

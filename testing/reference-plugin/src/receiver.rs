@@ -300,7 +300,7 @@ impl Receiver {
     }
 
     /// Removes a wrong request, for [`Fault::ConsumedFrees`]: the ticket's own request is done, and
-    /// the one that now has its slot is removed.
+    /// the request that now has the ticket's slot is removed.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);

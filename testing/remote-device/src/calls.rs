@@ -12,17 +12,17 @@ use ccl_core::transport::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Environment variable that makes a process serve a device. Its value is the port to which that
-/// process connects.
+/// Environment variable that makes a process serve a device. The variable's value is the port to
+/// which the process connects.
 pub(crate) const PORT: &str = "FERROCCL_TEST_REMOTE_DEVICE";
 const PEER: &str = "the process of the device";
 /// Secret of the second connection between the two processes: a connection of the shared-memory
 /// transport, over which they share memory.
 pub(crate) const SECRET: Secret = Secret([0x3a; 32]);
-/// Longest wait for an answer. A lane that is dropped may wait for its peer for some seconds.
+/// Longest wait for an answer. The drop of a lane can wait for the lane's peer for some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Call of a device. The answer is a `Result`, whose error is a [`Failure`]. The comment of each
+/// Call to the device. The answer is a `Result`, whose error is a [`Failure`]. The comment of each
 /// call but [`Call::OfLane`] gives the type of the `Result`'s value. Times are those of the host's
 /// clock, which both processes share.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,12 +49,12 @@ pub(crate) enum Call {
     DropConnected(usize),
     /// The lane's number: `usize`.
     Lane,
-    /// Call of the lane with this number.
+    /// Call to the lane with this number.
     OfLane(usize, LaneCall),
 }
 
-/// Call of a lane, named like the methods of [`ccl_core::transport::Lane`] and answered with their
-/// results.
+/// Call to a lane, named like a method of [`ccl_core::transport::Lane`] and answered with that
+/// method's result.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum LaneCall {
     Attach(usize),
@@ -80,7 +80,7 @@ pub(crate) enum LaneCall {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     text: String,
-    /// True if a deadline has passed: callers distinguish this error from others.
+    /// True if the error is that a deadline has passed: callers distinguish it from other errors.
     is_deadline: bool,
 }
 

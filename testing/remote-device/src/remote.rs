@@ -117,7 +117,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Sends the other process an address and waits until it connects.
+    /// Sends the other process an address, and waits until that process connects.
     fn new(wire: &mut Wire) -> Memory {
         let device = ShmTransport::new().open(&DeviceId(DEVICE.to_owned())).unwrap();
         let mut listener = device.listen(&SECRET).unwrap();

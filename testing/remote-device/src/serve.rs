@@ -62,7 +62,7 @@ fn add<T>(to: &mut Vec<Option<T>>, object: T) -> usize {
 }
 
 impl Server {
-    /// Receives an address from the other process and connects to its shared memory.
+    /// Receives an address from the other process, and connects to that address to share memory.
     fn new(device: Arc<dyn Device>, wire: &mut Wire) -> Server {
         let address = wire.receive().unwrap();
         let shared = ShmTransport::new().open(&DeviceId(DEVICE.to_owned())).unwrap();

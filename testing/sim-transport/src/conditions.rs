@@ -34,19 +34,19 @@ pub struct Conditions {
     pub jitter: Duration,
     /// Bandwidth of each link in each direction.
     pub bandwidth_bytes_per_s: f64,
-    /// Probability that a transmission is lost; it is repeated after
+    /// Probability that a transmission is lost; a lost transmission is repeated after
     /// [`Conditions::retransmit_after`].
     pub loss: f64,
     /// Probability that a put arrives twice.
     pub duplication: f64,
-    /// Probability that a put is delayed by up to [`Conditions::spike`], so that others overtake
-    /// it.
+    /// Probability that a put is delayed by a random part of [`Conditions::spike`], so that other
+    /// puts can overtake it.
     pub reordering: f64,
     /// Probability that a put is delayed by all of [`Conditions::spike`].
     pub delay_spikes: f64,
     /// Delay of a delay spike, and longest delay that reordering adds to a put.
     pub spike: Duration,
-    /// Timeout of the first retransmission; it doubles with each repetition.
+    /// Wait before the first retransmission; the wait doubles with each repetition.
     pub retransmit_after: Duration,
     /// Largest number of retransmissions; if the last one fails, the peer is lost.
     pub retransmissions_max: u32,
@@ -61,7 +61,7 @@ pub struct Conditions {
     pub ordered: bool,
     /// Largest number of bytes of one put.
     pub message_bytes_max: usize,
-    /// Largest number of outstanding puts of data of one endpoint.
+    /// Largest number of data puts that one endpoint has outstanding.
     pub depth_max: usize,
     /// Slow ranks, each with its factor: a slow rank's links are slower by the factor, and the rank
     /// polls its lanes later, by (factor - 1) times the latency.

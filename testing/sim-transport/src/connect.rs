@@ -224,7 +224,7 @@ impl SimInner {
         Box::new(SimInner { world: world.clone(), link, side, taken: false })
     }
 
-    /// Returns the connection and the side, which the caller owns from here on.
+    /// Returns the connection and the side. From then on, the caller owns the side.
     pub(crate) fn take(mut self) -> (usize, usize) {
         self.taken = true;
         (self.link, self.side)

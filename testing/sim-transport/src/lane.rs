@@ -57,8 +57,8 @@ impl State {
         found.ok_or(TransportError::UnknownEndpoint(at))
     }
 
-    /// Returns the share with this number, which comes from a peer's key. Returns `None` if the
-    /// memory was not shared by the other side of this connection.
+    /// Returns the share with this number. The number comes from a peer's key. Returns `None` if
+    /// the other side of this connection has shared no memory under that number.
     fn share_of(&self, link: usize, side: usize, number: u64) -> Option<&Share> {
         let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
         share.filter(|share| share.link == link && share.side == 1 - side)
@@ -173,7 +173,7 @@ impl State {
         self.schedule(self.now + late, SimEvent::Closed { link, side: 1 - side });
     }
 
-    /// Sends a note; it always arrives, unless one end is gone.
+    /// Sends a note. The note always arrives, unless one end is gone.
     fn note(&mut self, lane: usize, at: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         let (link, side) = self.endpoint(lane, at)?;
         check_note(bytes)?;

@@ -1,7 +1,7 @@
 //! Transport over simulated wires in virtual time.
 //!
 //! A [`World`] joins a few ranks by links with latency, bandwidth, jitter, loss, duplication,
-//! reordering and delay spikes, all drawn from one seed; ranks can be slow, and crash. Each rank
+//! reordering and delay spikes, all drawn from one seed. Ranks can be slow and can crash. Each rank
 //! has a [`Device`](ccl_core::transport::Device) of its own, whose lanes move real bytes. Time
 //! jumps from one event to the next, so virtual time in which nothing happens costs no real time.
 //! The same seed gives the same run.

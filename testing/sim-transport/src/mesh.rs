@@ -10,8 +10,8 @@ use crate::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connects every rank with every other rank and exchanges the locations of their slots. `wrap` may
-/// put middleware around each rank's lane.
+/// Connects every rank with every other rank; each pair exchanges the locations of its slots.
+/// `wrap` can put middleware around each rank's lane.
 ///
 /// # Errors
 ///
@@ -48,8 +48,8 @@ pub fn mesh(
     Ok(all)
 }
 
-/// Advances time until the two sides are connected; returns the dialer's end of the connection and
-/// the listener's end.
+/// Advances time until the two sides are connected. Returns the connecting side's end of the
+/// connection, and then the listening side's end.
 fn meet(
     world: &World,
     listener: &mut dyn Listener,

@@ -100,8 +100,8 @@ impl<P: Ports> Operation<P> {
             return Ok(Step::Waiting);
         }
         if self.done {
-            // After `close`, an error in `polled` is ignored, and an error of `flush` counts as
-            // flushed: a dead peer does not invalidate the result, and needs no more messages.
+            // After `close`, an error in `polled` is ignored, and an error in `flushed` counts as
+            // success: a dead peer does not invalidate the result, and needs no more messages.
             return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
         }
         polled.map_err(|error| error.to_string())?;

@@ -24,8 +24,8 @@ pub struct Stats {
     pub duplicates: u64,
     /// Puts that arrived after a put that was posted later on the same endpoint.
     pub overtakings: u64,
-    /// Puts that were dropped because their connection had ended, their receiver had crashed, their
-    /// sender had crashed before they departed, or their memory was gone.
+    /// Puts that were dropped, because the connection had ended, the receiver had crashed, the
+    /// sender had crashed before the put departed, or the put's memory was gone.
     pub void: u64,
     /// Puts whose local bytes changed before the put was done, which the contract forbids: a
     /// retransmission after a lost acknowledgement would have sent other bytes.

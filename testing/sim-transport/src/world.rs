@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// Breaks the connections between two ranks. Rank `first` learns of it at once, rank `other`
-    /// after a latency. Data under way is lost.
+    /// Breaks the connections between two ranks. Rank `first` learns of the break at once, rank
+    /// `other` after a latency. Data under way is lost.
     pub fn disconnect(&self, first: u32, other: u32) {
         self.state().disconnect(first, other);
     }

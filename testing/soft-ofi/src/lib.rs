@@ -31,9 +31,9 @@ const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 pub struct Limits {
     /// Name of the provider.
     pub name: &'static str,
-    /// Demands on registered memory (`FI_MR_...`). If `FI_MR_HMEM` is one of them, the provider
-    /// also has the capability `FI_HMEM`. It makes this one demand only of programs that ask for
-    /// the capability.
+    /// Demands on registered memory (`FI_MR_...`). A provider with the demand `FI_MR_HMEM` also has
+    /// the capability `FI_HMEM`, and makes that demand only of programs that ask for the
+    /// capability.
     pub mr_mode: c_int,
     /// Bytes of remote CQ data of a write; 0 if the provider has no writes.
     pub data_bytes: usize,
@@ -48,7 +48,7 @@ pub struct Limits {
     pub requests: usize,
     /// Largest number of bytes of a packet.
     pub packet_bytes: usize,
-    /// True if a request may complete while its bytes are still on the sender's side, as if a
+    /// True if a request can complete while its bytes are still on the sender's side, as if a
     /// socket buffered them. Requests with `FI_DELIVERY_COMPLETE` never complete early.
     pub is_done_early: bool,
     /// True if completion queues have a descriptor to wait for.
@@ -79,7 +79,7 @@ impl Limits {
         }
     }
 
-    /// Returns the properties of a provider over sockets, whose requests may complete early.
+    /// Returns the properties of a provider over sockets, whose requests can complete early.
     #[must_use]
     pub fn sockets(seed: u64) -> Limits {
         Limits {

@@ -24,7 +24,7 @@ enum Outcome {
 }
 
 impl Network {
-    /// Makes progress on a random number of a provider's requests.
+    /// Makes a random number of steps of progress on a provider's requests.
     pub(crate) fn travel(&mut self, provider: u32) {
         let steps = self.providers.get_mut(&provider).map_or(0, |it| it.draw(STEPS + 1));
         for _ in 0..steps {

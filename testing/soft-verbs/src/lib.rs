@@ -5,10 +5,10 @@
 //! [`functions`] returns a table of functions like that of libibverbs. The table's
 //! `get_device_list` lists a [`SoftDevice`], under its name, until the device is dropped. Writes
 //! travel when a completion queue of any device is polled. Random draws from a seed choose which
-//! queue pair sends next. Only writes of the same queue pair stay in order. The creation of a queue
-//! pair sets the numbers of send and receive requests for which the pair has room. A send request
-//! without a completion of its own keeps its room until the completion of a later request is
-//! polled, as with real devices.
+//! queue pair sends next. Only writes of the same queue pair stay in order. The caller that creates
+//! a queue pair chooses how many send requests and how many receive requests the pair has room
+//! for. A send request without a completion of its own keeps its room until the completion of a
+//! later request is polled, as with real devices.
 
 mod calls;
 mod network;
@@ -89,8 +89,8 @@ impl SoftDevice {
         network::device_name(self.id)
     }
 
-    /// Takes the device's link down or up; requests wait while it is down. Open contexts get an
-    /// event.
+    /// Takes the device's link down or up. Requests wait while the link is down. Open contexts get
+    /// an event.
     pub fn set_link(&self, up: bool) {
         network::lock().set_link(self.id, up);
     }
@@ -112,7 +112,7 @@ impl SoftDevice {
     }
 
     /// Raises an event. An event that concerns queue pairs makes every queue pair of the device
-    /// fail, and goes to their contexts; other events go to all open contexts.
+    /// fail, and goes to the contexts of these queue pairs. Other events go to all open contexts.
     pub fn raise(&self, event: ibv_event_type) {
         network::lock().raise(self.id, event);
     }

@@ -66,8 +66,8 @@ pub(crate) struct Device {
 pub(crate) struct Queue {
     pub(crate) device: u32,
     pub(crate) room: usize,
-    /// Completions, each with the number of its queue pair, and the number of requests whose room
-    /// in the queue pair the completion frees.
+    /// Completions, each with the number of its queue pair, and with a count of send requests:
+    /// polling the completion frees the room that these requests occupy in the queue pair.
     pub(crate) completions: VecDeque<(ibv_wc, u32, usize)>,
     /// True if the next completion signals the channel.
     pub(crate) armed: bool,
@@ -118,9 +118,11 @@ pub(crate) struct Pair {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) attr: ibv_qp_attr,
     pub(crate) sends: VecDeque<Send>,
-    /// Number of requests whose room is not free yet, including those in `sends`.
+    /// Count of send requests that occupy room: those in `sends`, those counted by `done`, and
+    /// those whose room an unpolled completion will free.
     pub(crate) taken: usize,
-    /// Number of requests counted in `taken` that are done: the next completion frees their room.
+    /// Count of send requests that have ended since the last completion. The next completion frees
+    /// their room.
     pub(crate) done: usize,
     pub(crate) recvs: VecDeque<u64>,
     /// Number of times that the peer was not ready for the first of `sends`.
@@ -187,7 +189,7 @@ impl Network {
         self.forget(id);
     }
 
-    /// Removes a device that is neither listed nor open.
+    /// Removes a device if it is neither listed nor open.
     pub(crate) fn forget(&mut self, id: u32) {
         let unused = |device: &Device| !device.listed && device.opened.is_empty();
         if self.devices.get(&id).is_some_and(unused) {
@@ -229,7 +231,7 @@ impl Network {
         }
     }
 
-    /// Sends an event to the open contexts of a device for which `whom` is true.
+    /// Sends an event to each open context of a device, if `whom` accepts the id of the context.
     fn tell(&mut self, id: u32, whom: impl Fn(u32) -> bool, raised: Raised) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let opened = device.opened.iter_mut().filter(|(context, _)| whom(**context));
@@ -257,7 +259,7 @@ impl Network {
         let Some(pair) = self.pairs.remove(&number) else { return };
         if let Some(device) = self.devices.get_mut(&pair.device) {
             device.past.push(pair.traffic);
-            // A destroyed queue pair has no events.
+            // The unread events of a destroyed queue pair are dropped.
             let is_other = |raised: &Raised| raised.pair.is_none_or(|(of, _)| of != number);
             device.opened.values_mut().for_each(|(_, events)| events.retain(is_other));
         }

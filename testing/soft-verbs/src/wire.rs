@@ -25,7 +25,7 @@ enum Outcome {
 }
 
 impl Network {
-    /// Makes progress on a random number of requests.
+    /// Makes a random number of steps of progress on requests.
     pub(crate) fn travel(&mut self) {
         for _ in 0..self.draw(STEPS + 1) {
             let loaded: Vec<u32> =

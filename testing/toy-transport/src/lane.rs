@@ -65,7 +65,7 @@ impl ToyLane {
         endpoint.ok_or(TransportError::UnknownEndpoint(id))
     }
 
-    /// Writes a put's bytes to memory; returns false if the peer may not write to that memory.
+    /// Writes a put's bytes to memory. Returns false if the peer must not write there.
     fn write(&self, endpoint: &Endpoint, key: MrKey, offset: usize, bytes: &[u8]) -> bool {
         let registration = self.device.find(key).ok();
         let allowed = registration.filter(|_| endpoint.shared.contains(&key));

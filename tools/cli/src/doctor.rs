@@ -109,14 +109,14 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     let (sender, answer) = channel::bounded(1);
     std::thread::spawn(move || sender.send(read_report(&mut out)));
     let report = answer.recv_timeout(patience).ok().flatten();
-    // This waits for the rest of the standard error, until the process ends or the limit is over.
+    // Waits for the rest of the standard error, until the process ends or the limit is over.
     let _ = all.recv_timeout(Duration::from_secs(1));
     let _ = child.kill();
     let _ = child.try_wait();
     Ok(report)
 }
 
-/// Writes a report for [`read_report`]: its status, its length, and the text.
+/// Writes a report for [`read_report`]: the exit status, the text's length, and the text.
 fn report(to: &mut impl Write, status: u8, text: &str) {
     let _ = write!(to, "{status} {}\n{text}", text.len()).and_then(|()| to.flush());
 }

@@ -567,8 +567,8 @@ const CLAIMS: &[(&str, &[Claim])] = &[
     ),
 ];
 
-/// Returns the number that a text begins with, the text after it, and the number of digits after
-/// its decimal point.
+/// Returns the number that a text begins with, the rest of the text, and how many digits the number
+/// has after the decimal point.
 fn number(text: &str) -> (f64, &str, i32) {
     let text = text.strip_prefix("1:").unwrap_or(text);
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');

@@ -1,4 +1,4 @@
-//! Tests that `ferroccl sim` does what its help says. The crate `sim` tests the simulated results.
+//! Tests that `ferroccl sim` does what its help says. The tests in `tools/sim` check the results.
 
 use std::fs;
 use std::process::Command;

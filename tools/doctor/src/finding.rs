@@ -14,7 +14,7 @@ pub enum Verdict {
     Unknown,
     /// The state may be intended.
     Advice,
-    /// The machine works, more slowly or less safely than it could.
+    /// The machine works, but more slowly or less safely than it could.
     Warning,
     /// Something does not work, or will not.
     Fault,

@@ -8,8 +8,8 @@ use libloading::Library;
 /// Method to learn a library's version.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks {
-    /// The file's name has the version. The library is not opened, because that is slow: libfabric
-    /// loads other libraries, which calibrate clocks when they are loaded.
+    /// The file's name has the version. The library is not opened, because opening it is slow:
+    /// libfabric loads other libraries, which calibrate clocks when they are loaded.
     File,
     /// The file's name has the version, and the library is opened.
     Opened,

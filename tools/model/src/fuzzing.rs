@@ -11,7 +11,7 @@ pub fn chakra_trace(data: &[u8]) {
     let Ok(trace) = Trace::decode("input", data) else { return };
     let bytes = trace.encode();
     let again = Trace::decode("again", &bytes).unwrap_or_default();
-    // The bytes are compared: a NaN does not equal itself.
+    // Compares bytes instead of traces, because a NaN does not equal itself.
     assert_eq!(again.encode(), bytes);
     let _ = job::fuzzed_list(&trace);
 }

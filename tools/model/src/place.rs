@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::quantity::{self, Unit};
 
-/// Largest number of ranks for which an order is searched.
+/// Largest number of ranks that [`find`] accepts.
 const RANKS_MAX: usize = 1 << 14;
-/// Largest number of pairs of ranks with traffic for which an order is searched.
+/// Largest number of pairs of ranks with traffic that [`find`] accepts for a collective.
 const PAIRS_MAX: usize = 1 << 22;
 
 /// Traffic between the ranks.
@@ -71,9 +71,9 @@ pub struct Crossed {
 ///
 /// # Errors
 ///
-/// When a host does not exist or is given twice; when the collective has no such algorithm, no
-/// blocks of equal length, or too few bytes; when there are too many ranks or pairs of ranks; when
-/// the counted traffic has more ranks than the hosts have seats.
+/// When a host does not exist or is given twice; when the collective does not have the algorithm,
+/// or has no blocks of equal length; when there are too few bytes, too many ranks or too many pairs
+/// of ranks; when the counted traffic has more ranks than the hosts have seats.
 pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Placement, String> {
     let hosts = places(topology, given)?;
     let (bytes, what) = match sends {

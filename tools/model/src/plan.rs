@@ -40,7 +40,7 @@ pub struct Plan {
     topology: String,
     ranks: u32,
     hosts: u32,
-    /// Note on a bottleneck of the network, if any; the times do not include its effect.
+    /// Note on a bottleneck of the network, if any. The times ignore the bottleneck.
     note: Option<String>,
     ways: Vec<Estimate>,
 }
@@ -54,9 +54,9 @@ pub struct Estimate {
     pub protocol: String,
     /// Time in seconds.
     pub time_s: f64,
-    /// Algorithm bandwidth: bytes per second of the buffer.
+    /// Algorithm bandwidth: bytes of the buffer, per second.
     pub algbw: f64,
-    /// Bus bandwidth: bytes per second of the links.
+    /// Bus bandwidth, as in nccl-tests: `algbw` times a factor for the collective and the ranks.
     pub busbw: f64,
     /// Name of the cost that takes most of the time: latency, processor, links within hosts, or
     /// network.
@@ -198,7 +198,7 @@ impl Scene {
         }
     }
 
-    /// Predicts a call by the protocol that is fastest for it; none if there is no protocol.
+    /// Returns the fastest protocol for a call, and the prediction; none if there is no protocol.
     pub(crate) fn fastest(
         &self,
         programs: &Programs,

@@ -83,7 +83,7 @@ pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     Ok(value * factor)
 }
 
-/// Returns the factor of a unit of bytes or bits per second, in bytes per second.
+/// Returns the value of a unit, such as `GB/s` or `Gb/s` (bits), in bytes per second.
 fn rate(suffix: &str, of: &impl Fn(&[(&str, f64)], &str) -> Option<f64>) -> Option<f64> {
     if suffix.is_empty() {
         return Some(1.0);
@@ -96,9 +96,9 @@ fn rate(suffix: &str, of: &impl Fn(&[(&str, f64)], &str) -> Option<f64>) -> Opti
     }
 }
 
-/// Formats a number with five significant digits, or with all digits before the decimal point if
-/// these are more. Trailing zeros after the point are left out. Numbers below 1e-5 or from 1e12 on
-/// have an exponent.
+/// Formats a number with five significant digits. A number with more than five digits before the
+/// decimal point keeps all of them. Trailing zeros after the point are left out. Numbers below 1e-5
+/// or from 1e12 on have an exponent.
 fn digits(value: f64) -> String {
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     if !(-5..12).contains(&magnitude) {

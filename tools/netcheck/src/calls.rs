@@ -366,7 +366,7 @@ impl Calls {
         unsafe { (self.deregister)(pointer(comm), pointer(registration)) }
     }
 
-    /// Sends a part and returns the request, or 0 if the plugin cannot take it now.
+    /// Sends a part and returns the request, or 0 if the plugin cannot take the part now.
     pub(crate) fn isend(&self, comm: Opaque, part: &Part) -> (NcclResult, Opaque) {
         let (address, bytes, tag) = (part.memory.address(), part.memory.len(), part.tag);
         let (comm, registration) = (pointer(comm), pointer(part.registration));
@@ -387,8 +387,8 @@ impl Calls {
         (result, number(request))
     }
 
-    /// Receives a group and returns the request, or 0 if the plugin cannot take it now. The request
-    /// pointer holds `preset` before the call. At most [`GROUP_MAX`] parts are used.
+    /// Receives a group and returns the request, or 0 if the plugin cannot take the group now. The
+    /// request pointer holds `preset` before the call. At most [`GROUP_MAX`] parts are used.
     pub(crate) fn irecv(
         &self,
         comm: Opaque,

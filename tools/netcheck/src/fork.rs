@@ -15,7 +15,7 @@ pub(crate) fn fork_and_reap() -> Outcome {
         }
         child => {
             let mut status = 0;
-            // SAFETY: the status lives on the stack; the child ends at once, so this does not hang.
+            // SAFETY: the status lives on the stack; the child ends at once, so the wait is short.
             let reaped = unsafe { libc::waitpid(child, &raw mut status, 0) };
             if reaped == child { Ok(()) } else { failed("the forked child could not be reaped") }
         }

@@ -80,7 +80,7 @@ impl Plugin {
         Ok(Plugin { library, calls, exported, api })
     }
 
-    /// Closes the library, whose code may then be unmapped.
+    /// Closes the library; the system can then unmap the library's code.
     pub(crate) fn close(self) -> Result<(), String> {
         self.library.close().map_err(|error| format!("dlclose failed: {error}"))
     }

@@ -1,5 +1,5 @@
-//! NCCL's logger, as a plugin sees it. The plugin's warnings go into the report of the point under
-//! test; a point is one demand on a plugin.
+//! NCCL's logger, as a plugin sees it. The plugin's warnings go into the report of the current
+//! point (one check of a plugin).
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ pub(crate) fn to(sink: Sink) {
     let _ = SINK.set(sink);
 }
 
-/// Largest number of arguments after the format that are read.
+/// Largest number of arguments that are read after the format.
 const ARGUMENTS_MAX: usize = 8;
 
 /// Type of the logger with fixed arguments: Rust cannot define variadic functions.

@@ -1,5 +1,5 @@
-//! Starts the processes that test a point (a demand on a plugin), carries messages between them,
-//! and ends them.
+//! Starts the processes of a point (one check of a plugin), carries messages between them, and ends
+//! them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use crate::points::{Act, Point};
 /// the default makes this time and [`EXIT`] longer.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// Time for a process to exit after the point has passed, or after a kill. A process that has
-/// reached its deadline gets the same time to report this.
+/// reached its deadline gets the same time to report its failure.
 const EXIT: Duration = Duration::from_secs(3);
 /// Largest number of lines that are shown from the standard error of a process that died.
 const LAST_WORDS: usize = 4;

@@ -9,7 +9,7 @@ use crate::points::{Act, Point};
 use crate::side::Side;
 use crate::stop::Stop;
 
-/// Runs a point's part in this process, and reports the verdict to the process that started it.
+/// Runs this process's part of a point, and reports the verdict to the parent process.
 pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode {
     let side = match Side::new(role, arguments, arguments.timeout(point.patience)) {
         Ok(side) => side,

@@ -12,7 +12,7 @@ use crate::process::share_of_memory_bytes;
 use crate::side::Side;
 use crate::stop::{Outcome, skipped};
 
-/// Demand on a plugin ([`Point`]) whose test also measures performance.
+/// Point (one check of a plugin) that also measures performance.
 pub(crate) const POINT: Point = Point {
     name: "performance",
     demand: "Messages of all sizes arrive, in both directions.",
@@ -22,7 +22,7 @@ pub(crate) const POINT: Point = Point {
     act: Act::Pair { receive: measure, send: measure },
 };
 
-/// Number of messages that NCCL has in flight.
+/// Number of messages in flight, the usual number in NCCL.
 const IN_FLIGHT: usize = 8;
 /// Bytes to send in each direction to measure the latency of one message size, besides the warm-up.
 /// At least 20 and at most 2,000 messages are measured in a direction, even if these messages

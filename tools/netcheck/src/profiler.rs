@@ -18,7 +18,7 @@ const BEGINS: c_int = 0;
 /// Action with the largest number.
 const LAST: c_int = 3;
 
-/// Event that comes with requests. The plugin must not change its bytes.
+/// Event that comes with requests. The plugin must not change the event's bytes.
 static EVENT: OnceLock<Memory> = OnceLock::new();
 /// First wrong report of a plugin.
 static WRONG: Mutex<Option<String>> = Mutex::new(None);

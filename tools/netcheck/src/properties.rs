@@ -45,7 +45,7 @@ impl Describe {
     pub(crate) fn of(self, device: i32) -> Result<Properties, NcclResult> {
         match self {
             Describe::V12(describe) => of_v12(filled(|place| {
-                // SAFETY: the place is large enough for this version's properties.
+                // SAFETY: `place` is large enough for this version's properties.
                 unsafe { describe(device, place) }
             })?),
             Describe::V11(describe) => of_v11(filled(|place| {
@@ -76,7 +76,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned())
 }
 
-/// Returns the value that a call writes; unwritten bytes are 0xEE, not zero.
+/// Returns the value that `call` writes; each byte that `call` leaves unwritten is 0xEE.
 fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclResult> {
     let mut place = MaybeUninit::<T>::uninit();
     // SAFETY: `place` is writable, and has room for the one `T` that is filled.

@@ -47,7 +47,7 @@ impl Line {
         }
     }
 
-    /// Makes the line of a point that was not run: it depends on `base`, which did not pass.
+    /// Makes the line of a point that was not run because it depends on `base`, which did not pass.
     pub(crate) fn not_tried(point: &Point, base: &Line) -> Line {
         Line {
             point: point.name,
@@ -127,7 +127,7 @@ pub(crate) struct Summary {
     pub(crate) connection_bytes: Option<Held>,
     /// Failure that prevented the measurement of performance, or ended it early.
     pub(crate) performance_failed: Option<String>,
-    /// Reason why there is nothing to measure.
+    /// Reason why the measurement was skipped.
     pub(crate) performance_skipped: Option<String>,
 }
 

@@ -22,8 +22,8 @@ use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
 /// Time limit of a call that must not block, at the default --timeout. In each process, the first
-/// call that exceeds the limit may take up to ten times as long, because the machine may have been
-/// busy; a second call that exceeds it is a failure.
+/// call over the limit is still accepted if it takes at most ten times the limit, because the
+/// machine can be busy. A second call over the limit is a failure.
 const PROMPT: Duration = Duration::from_millis(100);
 /// Time after which a call that must not block counts as stuck, at the default --timeout.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -47,8 +47,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Returns this process's side of a point that may take `timeout`, and starts two threads: one
-    /// detects a stuck call, and one receives the peer's values.
+    /// Returns this process's side of a point whose time limit is `timeout`. Starts two threads:
+    /// one detects a stuck call, and one receives the peer's values.
     pub(crate) fn new(
         role: Role,
         arguments: &Arguments,
@@ -261,7 +261,7 @@ fn read_in_background() -> std::io::Result<Receiver<ParentMessage>> {
     std::thread::Builder::new().name("netcheck inbox".to_owned()).spawn(move || {
         for line in BufReader::new(std::io::stdin()).lines().map_while(Result::ok) {
             if let Ok(message) = serde_json::from_str(&line) {
-                // Fails only when the point has ended.
+                // Sending fails only when the point has ended.
                 let _ = to_inbox.send(message);
             }
         }

@@ -11,7 +11,7 @@ pub(crate) struct Stream {
     pub(crate) sizes: Vec<usize>,
     /// Number of messages in flight.
     pub(crate) in_flight: usize,
-    /// Seed of the first message's content; each further message adds one.
+    /// Seed of the first message's content; the seed grows by 1 with each further message.
     pub(crate) seed: u64,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Fake {
     random: Random,
 }
 
-/// Runs `body` on every rank, each in its thread, and returns the results in rank order.
+/// Runs `body` on every rank, each in a thread of its own, and returns the results in rank order.
 pub(super) fn with_ranks<T: Send>(
     ranks: u32,
     fault: Fault,
@@ -109,7 +109,7 @@ impl Fake {
         if wait.unwrap().1.timed_out() { Err("a rank is missing".into()) } else { Ok(()) }
     }
 
-    /// Advances the clock by the time that messages between two ranks take.
+    /// Advances the simulated clock by the time that messages between two ranks take.
     fn pass(&mut self, shape: Shape<'_>) {
         let Fault::Timed { slow, percent, .. } = self.shared.fault else { return };
         let Shape::Pair { from, to, messages, .. } = shape else { return };

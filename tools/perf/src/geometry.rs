@@ -126,8 +126,8 @@ fn is_divided(collective: Collective) -> bool {
 }
 
 /// Returns the counts of a call whose larger buffer has `bytes` bytes. If this size is divided
-/// among the ranks, each count is rounded down to whole units of 16 bytes, as in nccl-tests, unless
-/// `exact`.
+/// among the ranks and `exact` is false, each count is rounded down to whole units of 16 bytes, as
+/// in nccl-tests.
 #[must_use]
 pub fn counts_of_size(
     collective: Collective,

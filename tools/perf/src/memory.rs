@@ -81,8 +81,7 @@ impl GuardedBuffer {
         Ok(GuardedBuffer { storage: Storage::Plain(storage), start })
     }
 
-    /// Passes the memory to `register` and keeps the result, in which the bytes must have the same
-    /// address.
+    /// Passes the memory to `register`, which must not move the bytes, and keeps the result.
     ///
     /// # Errors
     /// The error of `register`.

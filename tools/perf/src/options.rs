@@ -10,7 +10,7 @@ use super::sizes::{Step, parse_size};
 use ferroccl::launch::LOCAL_RANKS_MAX;
 
 /// Largest number of iterations, and of calls in an iteration. The limit on iterations also limits
-/// memory: each iteration may keep a sample of its time.
+/// memory: each iteration can add a sample of its time.
 const COUNT_MAX: i64 = 10_000_000;
 
 /// Choice of one value, or of all values (`all`).

@@ -197,8 +197,8 @@ impl Program {
 
 /// Runs a program from start to end: parses the command line, starts or joins the ranks, measures,
 /// prints. The status is 0 for a run without wrong elements (and not slower than a baseline, if one
-/// is given), 2 for bad input, else 1. With `-g`, the status is that of the rank that failed first:
-/// 137 if SIGKILL ended it.
+/// is given), 2 for bad input, else 1. With `-g`, the status is that of the rank that failed first,
+/// such as 137 if SIGKILL ended that rank.
 #[must_use]
 pub fn main_with(program: Program) -> ExitCode {
     start(program, std::env::args_os(), open::open)

@@ -14,7 +14,7 @@
 //! In this module, the rank of a sample is its number, from 1, among all old and new samples in
 //! ascending order; equal samples share the mean of their numbers.
 
-/// Largest number of samples, both sides together, for the exact distribution. With more samples,
+/// Largest number of samples, old and new together, for the exact distribution. With more samples,
 /// the normal distribution is used. Up to this number, every count of the exact distribution is a
 /// whole number below 2^53.
 const EXACT_MAX: usize = 50;
@@ -183,8 +183,9 @@ mod tests {
     #[test]
     fn few_samples_match_the_table_of_mann_and_whitney() {
         // Table I of Mann and Whitney's paper, to three digits: the entry with index u is the
-        // probability that U of the old samples is at most u. This is the probability that U of
-        // the new samples is at least n m - u, because both U add up to n m.
+        // probability that U of the old samples is at most u. This probability equals the
+        // probability that U of the new samples is at least n m - u, because the two values of U
+        // add up to n m.
         let tables: [(usize, usize, &[f64]); 4] = [
             (3, 3, &[0.050, 0.100, 0.200, 0.350, 0.500, 0.650]),
             (4, 3, &[0.028, 0.057, 0.114, 0.200, 0.314, 0.429, 0.571]),
@@ -349,8 +350,8 @@ mod tests {
             corrected += u32::from(holm(&all).iter().any(|p| *p <= level));
         }
         // A family is a set of tests that are corrected together. 1 % of the families are expected
-        // to raise an alarm; the limit adds four deviations for chance. Without the correction, one
-        // family in nine raises an alarm.
+        // to raise an alarm; the limit is four standard deviations higher. Without the correction,
+        // one family in nine raises an alarm.
         assert!((5..=30 + 22).contains(&corrected), "{corrected} alarms in {families} families");
         assert!(plain > 250, "{plain} alarms in {families} families");
     }

@@ -233,7 +233,8 @@ fn write_files(
     }
 }
 
-/// Returns the figures: one line per type, operator and root, out of place and in place.
+/// Returns the figures. Each combination of type, operator and root has a line for out-of-place
+/// calls, and a line for in-place calls if there are any.
 fn figure(origin: &Origin, rows: &[Row]) -> ccl_plot::Row {
     let mut series: Vec<(String, Vec<Point>)> = Vec::new();
     let mut add = |name: String, size_bytes: usize, half: &Half| {

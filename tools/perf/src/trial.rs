@@ -90,7 +90,7 @@ impl Trial<'_> {
         self.layout().whole() * self.data_type.bytes()
     }
 
-    /// Returns the bytes of a number of elements.
+    /// Returns the number of bytes of `count` elements.
     fn bytes(&self, count: usize) -> usize {
         count * self.data_type.bytes()
     }

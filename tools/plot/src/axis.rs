@@ -21,9 +21,9 @@ pub enum Unit {
 pub(crate) struct Axis {
     /// Base of the logarithm, or none for a linear axis.
     base: Option<f64>,
-    /// Least value shown: an exponent on a logarithmic axis.
+    /// Least value shown; on a logarithmic axis, the exponent of that value.
     min: f64,
-    /// Greatest value shown: an exponent on a logarithmic axis.
+    /// Greatest value shown; on a logarithmic axis, the exponent of that value.
     max: f64,
     /// Ticks, each with its text.
     ticks: Vec<(f64, String)>,

@@ -23,7 +23,7 @@ pub struct Series {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
-    /// Points joined by lines, on axes that may be logarithmic.
+    /// Points joined by lines, on axes that can be logarithmic.
     Lines {
         /// True if the x axis is logarithmic.
         log_x: bool,
@@ -59,7 +59,7 @@ pub struct Figure {
 pub struct Row {
     /// Large text above the figures.
     pub title: String,
-    /// Small text below the title; may be empty.
+    /// Small text below the title; can be empty.
     pub subtitle: String,
     /// Figures from left to right.
     pub figures: Vec<Figure>,

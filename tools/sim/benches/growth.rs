@@ -48,8 +48,8 @@ fn peak_mib() -> f64 {
     line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
 }
 
-/// Runs one case and returns its numbers as text: ranks, simulated ranks, messages, simulated time,
-/// time taken, and peak memory.
+/// Runs one case and returns its numbers as text: ranks, simulated ranks, messages, simulated time
+/// (s), time taken (s), and peak memory (MiB).
 fn run_case(case: &str) -> String {
     let set: Vec<(String, f64)> = case
         .split(',')

@@ -130,8 +130,9 @@ impl SimError {
         Err(SimError::Memory { what: what.into(), needed_mib, limit_mib })
     }
 
-    /// Refuses a simulation that needs more work than is allowed, before it begins. A step is a
-    /// message on a link, or a flow in a queue for one time step; both cost about the same time.
+    /// Refuses a simulation that needs more work than is allowed, before it begins. The work is
+    /// counted in steps. One step is one message on one link, or one flow in one queue for one time
+    /// step of the simulation; both cost about the same time.
     pub(crate) fn if_long(
         what: impl Into<String>,
         steps: f64,

@@ -18,7 +18,7 @@ use crate::shares::{Ordered, Shares};
 pub struct Ended {
     /// Tag with which the flow was begun.
     pub tag: u64,
-    /// Arrival of its last byte, in seconds.
+    /// Arrival of the flow's last byte, in seconds.
     pub at_s: f64,
 }
 
@@ -32,8 +32,8 @@ pub struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns the sum of the flows' weights on a link, divided by its bytes per second. A busier
-    /// link has a larger ratio, also among links of different speeds.
+    /// Returns the sum of the flows' weights on a link, divided by the link's bytes per second. A
+    /// busier link has a larger ratio, also among links of different speeds.
     #[must_use]
     pub fn of(&self, link: Link) -> f64 {
         let link = link as usize;
@@ -72,7 +72,7 @@ pub struct Flows {
     free: Vec<u32>,
     /// Indices of flows in flight.
     active: Vec<u32>,
-    /// Predicted ends.
+    /// Predicted ends: time, index of the flow, and version of its rate.
     ends: BinaryHeap<Reverse<(Ordered, u32, u32)>>,
     shares: Shares,
     rates: Vec<f64>,
@@ -135,7 +135,7 @@ impl Flows {
         self.settled
     }
 
-    /// Returns the load of links now.
+    /// Returns the current load of the links.
     #[must_use]
     pub fn load(&self) -> Load<'_> {
         Load { flows: &self.weights, capacity: &self.capacity }
@@ -147,7 +147,7 @@ impl Flows {
         &self.carried
     }
 
-    /// Begins a flow of `bytes` bytes now, on these links, no faster than `limit` bytes per second.
+    /// Begins a flow of `bytes` bytes now, on `path`, no faster than `limit` bytes per second.
     pub fn begin(&mut self, path: &Path, bytes: f64, limit: f64, tag: u64) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.flows.push(Flow::default());
@@ -215,7 +215,7 @@ impl Flows {
         settle
     }
 
-    /// Advances to a time no later than [`Flows::next_s`], and adds the flows that end to `ended`.
+    /// Advances to a time no later than [`Flows::next_s`]. Appends ended flows to `ended`.
     pub fn advance(&mut self, to_s: f64, ended: &mut Vec<Ended>) {
         self.now_s = to_s;
         while let Some(Reverse((end, index, version))) = self.ends.peek().copied() {

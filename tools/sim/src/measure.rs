@@ -8,8 +8,8 @@ use crate::network::{Link, Network};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Striping {
     /// Max-to-mean ratio (MMR of Meta's paper on RoCE): the largest amount on a switch's working
-    /// uplinks, divided by their mean amount. It is averaged over the used switches: those with an
-    /// amount above 0 on a working uplink. 1 means perfectly even.
+    /// uplinks, divided by the mean amount on them. This value is the mean ratio of the used
+    /// switches: those with an amount above 0 on a working uplink. 1 means perfectly even.
     pub max_to_mean: f64,
     /// Largest max-to-mean ratio of a used switch.
     pub max_to_mean_worst: f64,

@@ -68,8 +68,9 @@ struct Cables {
 
 impl Plan {
     /// Returns the plan of a network with far fewer links: each group has one switch, and each NIC
-    /// and each group has one cable upward, with the bandwidth of all its cables. If no cable has
-    /// failed, traffic that is sprayed over all cables takes the same time in both networks.
+    /// and each group has one cable upward, with the total bandwidth of its cables in this plan. If
+    /// no cable has failed, traffic that is sprayed over all cables takes the same time in both
+    /// networks.
     #[must_use]
     pub fn collapsed(&self) -> Plan {
         let mut plan = self.clone();
@@ -94,7 +95,7 @@ impl Plan {
 pub struct Network {
     plan: Plan,
     tiers: Vec<Cables>,
-    /// First of the links within hosts; each rank has two, out of it and into it.
+    /// First of the links within hosts. Each rank has two: one out of the rank, one into it.
     inner: u32,
     /// Per link: bytes per second; 0 if the link has failed.
     capacity: Vec<f64>,
@@ -139,7 +140,7 @@ pub struct Step {
 
 /// Largest number of bytes that a simulation stores per link, for the estimate of memory.
 const BYTES_PER_LINK: u64 = 64;
-/// Upper bound of NICs of a host: a table of all pairs of NICs is built.
+/// Largest number of NICs of a host; the limit bounds a table of all pairs of NICs.
 const NICS_MAX: u32 = 1_024;
 
 impl Network {
@@ -147,7 +148,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// If a number of the plan is invalid, or the network exceeds the memory of the plan.
+    /// If a number of the plan is invalid, or the network needs more memory than the plan allows.
     pub fn new(plan: Plan) -> Result<Network, SimError> {
         check(&plan)?;
         let (fabric, hosts) = (&plan.fabric, plan.hosts);
@@ -267,8 +268,8 @@ impl Network {
         range.map(move |cable| 2 * (first + cable))
     }
 
-    /// Returns the tier of a link, the child below the link, and the number of the link's cable in
-    /// that child; `None` for a link inside a host.
+    /// Returns the tier of a link, the child below the link, and the number of the link's cable
+    /// among the cables of that child; `None` for a link inside a host.
     #[must_use]
     pub fn place(&self, link: Link) -> Option<(usize, u32, u32)> {
         let cable = link / 2;
@@ -296,7 +297,7 @@ impl Network {
         (self.inner + 2 * rank, self.inner + 2 * rank + 1)
     }
 
-    /// Cuts a cable, in both directions.
+    /// Cuts the cable of a link, in both directions.
     pub fn fail(&mut self, link: Link) {
         let up = link & !1;
         if self.capacity[up as usize] > 0.0 {

@@ -18,7 +18,7 @@ pub struct Zone {
     pub racks: u32,
     /// Hosts in each rack.
     pub rack_hosts: u32,
-    /// NICs, and ranks, of each host.
+    /// Number of NICs of each host, which has one rank per NIC.
     pub nics: u32,
     /// Spine switches of each zone, each with one cable to every rack of the zone.
     pub uplinks: u32,

@@ -4,14 +4,14 @@
 //! others keep growing. In the result, no flow can get a higher rate without taking bandwidth from
 //! another flow that has the same or a lower rate; no other allocation has this property. A flow
 //! that is spread over several paths puts only a part of its rate (a *weight*) on each link. A flow
-//! may also have its own limit.
+//! can also have its own limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::network::Link;
 
-/// A number that has an order, for heaps.
+/// Float with a total order, for heaps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ordered(pub(crate) f64);
 
@@ -41,7 +41,7 @@ pub struct Shares {
     number: u32,
     /// Per touched link: the capacity that is left.
     left: Vec<f64>,
-    /// Per touched link: the sum of its weights, over the flows whose rates are not fixed yet.
+    /// Per touched link: the sum of the weights of its flows whose rates are not fixed yet.
     weight: Vec<f64>,
     /// Per touched link: index of its first flow in `members`.
     first: Vec<u32>,
@@ -163,8 +163,8 @@ impl Shares {
         for first in &mut self.first {
             end += std::mem::replace(first, end);
         }
-        // The loop uses `first[link]` as the index where the link's next flow goes. After the loop
-        // it equals the first index of the next link, so the entries are then shifted by one.
+        // In the loop, `first[link]` is the index where the link's next flow goes. After the loop,
+        // `first[link]` is the first index of the next link, so the entries are shifted by one.
         self.members.clear();
         self.members.resize(end as usize, 0);
         for index in 0..flows {

@@ -188,7 +188,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Begins messages of a stream, as many as may be in flight.
+    /// Begins messages of a stream until as many as allowed are in flight.
     fn fill(&mut self, index: usize) -> Result<(), SimError> {
         while self.states[index].under_way < self.params.in_flight
             && self.states[index].begun < self.states[index].messages
@@ -328,8 +328,8 @@ fn check_memory(
 }
 
 /// Refuses streams that need too much work. The estimate is the number of messages times the most
-/// links that a message takes. It leaves out the computation of rates, which takes more work if
-/// messages end one by one.
+/// links that a message takes. The estimate leaves out the computation of rates, which takes more
+/// work if messages end one by one.
 fn check_work(
     network: &Network,
     router: &Router,
@@ -387,7 +387,7 @@ pub fn ports_s(network: &Network, streams: &[Stream]) -> f64 {
     below_s(network, streams, 1)
 }
 
-/// Returns the roofline of the lowest `tiers` tiers.
+/// Returns the roofline that the lowest `tiers` tiers set, in seconds.
 fn below_s(network: &Network, streams: &[Stream], tiers: usize) -> f64 {
     let mut worst = 0.0f64;
     for tier in 0..tiers.min(network.tiers()) {

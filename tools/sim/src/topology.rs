@@ -13,15 +13,15 @@ struct Host {
     rank_nics: Vec<u32>,
     inner_bytes_per_s: f64,
     inner_latency_ns: f64,
-    /// Bandwidth of the slowest of its NICs, in bytes per second.
+    /// Bandwidth of the host's slowest NIC, in bytes per second.
     nic_bytes_per_s: f64,
 }
 
 impl Plan {
     /// Creates the plan of the first `hosts` hosts of a cluster, or of all its hosts. Each host has
-    /// a rank on each of its seats, which are its accelerators, or else its NUMA nodes
-    /// ([`Machine::seats`]). Ranks send by the NICs nearest to them. If hosts
-    /// differ in speed, the plan has the lowest bandwidths and the highest latency.
+    /// one rank on each accelerator, or else on each NUMA node ([`Machine::seats`]). Ranks send by
+    /// the NICs nearest to them. If hosts differ in speed, the plan has the lowest bandwidths and
+    /// the highest latency.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Plan {
             memory_mib: 4_096,
             work_millions: 1_000,
         };
-        // A NIC may be slower than its cables.
+        // A NIC can be slower than its cables.
         let slower = host.nic_bytes_per_s / plan.nic_bytes_per_s();
         if slower < 1.0 {
             plan.fabric.tiers[0].bytes_per_s *= slower;

@@ -74,10 +74,10 @@ impl Call {
     }
 }
 
-/// Hosts that work on one job, in the order of its ranks.
+/// Hosts that work on one job, in the order of the job's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Numbers of these hosts in the network.
+    /// Numbers of the job's hosts in the network.
     pub hosts: Vec<u32>,
 }
 

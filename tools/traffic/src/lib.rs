@@ -1,6 +1,6 @@
 //! Traffic between ranks: computed from the schedules of a collective, or counted while an
-//! application runs.
-//! [`matrix`] is the file format. [`bus_factor`] is bus bandwidth divided by algorithm bandwidth.
+//! application runs. [`matrix`] is the file format of traffic. [`bus_factor`] is bus bandwidth
+//! divided by algorithm bandwidth.
 
 /// Fuzz targets of this crate, as in `ccl_core::fuzzing`.
 #[cfg(any(test, fuzzing))]
@@ -33,7 +33,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Returns the bytes over all intervals.
+    /// Returns the bytes of each pair of ranks, summed over all intervals.
     #[must_use]
     pub fn whole(&self) -> Bytes {
         let mut whole = Bytes::new();

@@ -1,6 +1,6 @@
 //! Benchmark of the engine: a float32 sum all_reduce of 2 ranks, once through schedule, program and
-//! mapped slots, and once as a hand-written exchange of the same bytes. Prints medians of five
-//! measurements.
+//! mapped slots, and once as a hand-written exchange of the same bytes. Prints the median of five
+//! runs for each; the time of a run is itself a median of seven repetitions.
 //!
 //! `cargo run --release -p ccl-links --example exchange`
 
@@ -30,7 +30,7 @@ const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128 << 10 };
 const ONE_SHOT_BYTES_MAX: usize = 8 << 10;
 const REPETITIONS: usize = 7;
 
-/// Spinning barrier of both threads.
+/// Barrier for the two ranks; a rank that waits spins.
 #[derive(Default)]
 struct Gate(AtomicU64);
 
@@ -43,7 +43,7 @@ impl Gate {
     }
 }
 
-/// One of two ranks, which are threads.
+/// One of the two ranks; each is a thread.
 struct Rank<'a> {
     rank: usize,
     regions: &'a [Region; 2],
@@ -53,7 +53,7 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// Returns the median time of an exchange, in microseconds.
+    /// Returns the time of an exchange, in microseconds: the median over [`REPETITIONS`].
     fn time(
         &self,
         mut exchange: impl FnMut(&[f32], &mut [f32]) -> Result<(), RegionError>,
@@ -97,7 +97,7 @@ impl Rank<'_> {
         self.time(|input, output| {
             tag += 1;
             let (input, output) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-            // SAFETY: the slices live until the call ends and have the length of its buffers;
+            // SAFETY: the slices live until the call ends and are as long as the call's buffers;
             // nobody else touches them, and the program needs no scratch.
             let call = unsafe { CallMemory::new(input, output, std::ptr::null_mut(), sum(), tag) };
             ports.bind(call);

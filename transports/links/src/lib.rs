@@ -56,7 +56,7 @@ impl Links {
         }
     }
 
-    /// Returns whether the link's next message can be written: there is a credit for it.
+    /// Returns whether the link has a credit, so that its next message can be written.
     #[inline]
     pub fn writable(&mut self, link: Link) -> bool {
         match self.mapped.duplex(link) {
@@ -95,7 +95,8 @@ impl Links {
         }
     }
 
-    /// Sends the link's next message; a message link sends it at the next [`MessageLinks::flush`].
+    /// Sends the link's next message: at once over a mapped link, and at the next
+    /// [`MessageLinks::flush`] over a message link.
     #[inline]
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         if self.mapped.publish(link, bytes, tag) {
@@ -117,8 +118,8 @@ impl Links {
         }
     }
 
-    /// Returns whether something has happened on any link, if that is known: `None` means that only
-    /// a check of each link and a call of [`MessageLinks::poll`] can show it.
+    /// Returns what has happened on the links; `None` if only a check of each link and a call of
+    /// [`MessageLinks::poll`] can show this.
     #[inline]
     pub fn peek(&mut self) -> Option<Peek> {
         if self.has_mapped { None } else { self.messages()?.peek() }

@@ -22,9 +22,9 @@ pub struct MappedLinks {
 }
 
 impl MappedLinks {
-    /// Makes the links of a rank. `links` has an entry per peer and channel, grouped by peer:
-    /// `None` if there is no connection, for example to this rank itself. `doorbells` has an entry
-    /// per peer.
+    /// Makes the links of a rank. `links` has an entry per peer and channel, grouped by peer; an
+    /// entry without a connection is `None`, for example that of this rank itself. `doorbells` has
+    /// an entry per peer.
     #[must_use]
     pub fn new(
         channels: u32,

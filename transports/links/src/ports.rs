@@ -49,10 +49,13 @@ impl CallMemory {
     ///
     /// # Safety
     ///
-    /// Until the last fold of the call: `input`, `output` and `scratch` are valid for all bytes
-    /// that the bound program touches (reads of input and output, writes of output and scratch),
-    /// input and output are disjoint or overlap exactly as in the collective's in-place form
-    /// ([`ccl_core::lower::Alias::of`]), and nobody else writes them or reads what is written.
+    /// Until the last fold of the call:
+    ///
+    /// * All bytes that the bound program touches are valid: those of `input` and `output` for
+    ///   reads, those of `output` and `scratch` for writes.
+    /// * Input and output are disjoint, or overlap exactly as in the collective's in-place form
+    ///   ([`ccl_core::lower::Alias::of`]).
+    /// * Nobody else writes these bytes, or reads bytes that the program writes.
     #[must_use]
     pub unsafe fn new(
         input: *const u8,
@@ -88,9 +91,9 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Returns the address at which a task's result lies in the caller's buffers; none if it lies
-    /// elsewhere. The result stays there until the call ends or overwrites it. `terms` are the
-    /// operands that the task combines.
+    /// Returns the address at which a task's result lies in the caller's buffers; none if the
+    /// result lies elsewhere. The result stays there until the call ends or overwrites it. `terms`
+    /// are the operands that the task combines.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
@@ -107,8 +110,8 @@ impl CallMemory {
         }
     }
 
-    /// Returns the address to which a task moves the message that it reads, if the task does not
-    /// change the message.
+    /// Returns the address in the output to which a task moves the message that the task reads;
+    /// none if the task changes the message, or has no target in the output.
     #[inline]
     fn arrives_at(&self, task: &Task<'_>) -> Option<*mut u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)))?;
@@ -172,9 +175,10 @@ impl CpuPorts {
     ///
     /// # Safety
     ///
-    /// Until [`CpuPorts::unbind`] has returned, or the ports are dropped, each buffer (an exposed
-    /// address and a length in bytes) is valid for reads, and for writes if the call's program
-    /// writes any of it; nobody else writes it, or reads what the program writes.
+    /// A buffer is an exposed address and a length in bytes. Until [`CpuPorts::unbind`] has
+    /// returned, or the ports are dropped, each buffer is valid for reads, and also for writes if
+    /// the call's program writes to it. Until then, nobody else writes to the buffer, or reads what
+    /// the program writes.
     pub unsafe fn open(&mut self, buffers: impl Iterator<Item = (usize, usize)>) {
         let Some(messages) = self.links.messages() else { return };
         let (owner, least) = (&self.owner, messages.zero_copy_bytes_min());
@@ -321,7 +325,7 @@ impl Ports for CpuPorts {
             };
             self.terms.push(term);
         }
-        // A message that this task writes whole may be sent from the caller's buffer.
+        // If this task writes the whole message, the caller's buffer can be sent instead of a slot.
         let is_whole = task.elements * call.kernel.element_bytes() == task.message_bytes;
         let may_send = |messages: &MessageLinks| messages.may_send_from(task.message_bytes);
         let stays = match is_whole && self.links.view().is_some_and(may_send) {
@@ -344,10 +348,11 @@ impl Ports for CpuPorts {
                 memory => call.memory(memory, task),
             });
         }
-        // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch. The execution
-        // has found each slot readable (`accept` has checked its length) or writable. A slot holds
-        // `message_bytes` bytes, and this task covers a part of them. The verifier proves for
-        // every schedule that a target and a source are either disjoint or equal.
+        // SAFETY: the contract of `CallMemory::new` covers the caller's buffers and scratch. The
+        // execution has found each slot readable (`accept` has checked the message's length) or
+        // writable. A slot holds `message_bytes` bytes, and this task covers a part of them. The
+        // verifier proves for every schedule that a target and a source are either disjoint or
+        // equal.
         unsafe { call.kernel.fold(&self.targets, &self.terms, task.elements, task.last) }
     }
 

@@ -15,8 +15,8 @@ use crate::note::WINDOW;
 use crate::rendezvous::{DeviceListeners, RailsConnecting, RailsListener};
 use crate::shared::Shared;
 
-/// A device made of several devices of this side; each of them leads to every peer. The [crate]
-/// documentation describes it.
+/// A device made of several devices of this side, each of which reaches every peer; see the
+/// documentation of the [crate].
 #[derive(Debug)]
 pub struct RailsDevice {
     with: Arc<Shared>,
@@ -27,8 +27,8 @@ impl RailsDevice {
     ///
     /// # Errors
     ///
-    /// When there is no device, or more than [`RAILS_MAX`], or one that cannot be a rail: it maps
-    /// memory, or its puts are done before the peer has them.
+    /// When there is no device, or more than [`RAILS_MAX`]. Also when a device cannot be a rail,
+    /// because it maps memory, or because its puts are done before the peer has them.
     pub fn new(devices: Vec<(String, Arc<dyn Device>)>) -> Result<RailsDevice, TransportError> {
         let (names, devices): (Vec<_>, Vec<Arc<dyn Device>>) = devices.into_iter().unzip();
         let count = devices.len();

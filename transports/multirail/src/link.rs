@@ -24,7 +24,7 @@ struct Import {
     rails: Vec<Option<RemoteMr>>,
 }
 
-/// Notes of the user. They arrive once and in order, even if their rail fails.
+/// Notes of the user. Each arrives once, and all arrive in order, even if rails fail.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// Fragments that the peer has not acknowledged; `first` is the number of the first one.
@@ -70,8 +70,8 @@ impl Notes {
         }
     }
 
-    /// Takes in a fragment, and appends completed notes. Returns false if the fragment is not
-    /// valid.
+    /// Takes in a fragment, and appends completed notes to `whole`. Returns false if the fragment
+    /// is not valid.
     pub(crate) fn receive_fragment(
         &mut self,
         number: u32,
@@ -135,7 +135,7 @@ pub(crate) struct Link {
     imports: Vec<Import>,
     /// Numbers of imports that the user has given up.
     pub(crate) forgotten: Vec<u32>,
-    /// True once the wait for the end of the link has begun.
+    /// True once this side has announced that it leaves.
     pub(crate) is_leaving: bool,
     /// True once the peer has announced that it leaves.
     pub(crate) peer_leaves: bool,
@@ -270,7 +270,7 @@ impl Link {
         self.imports.len()
     }
 
-    /// Returns any memory of the peer that is known on a rail.
+    /// Returns a rail's handle of any one of the peer's regions; none if the rail has no handle.
     pub(crate) fn any_on_rail(&self, rail: usize) -> Option<RemoteMr> {
         self.imports.iter().find_map(|import| import.rails.get(rail).copied().flatten())
     }
@@ -329,8 +329,8 @@ impl Link {
         self.shares.clone()
     }
 
-    /// Returns the addresses of this side's devices that the peer may not know; none if every rail
-    /// is connected or has an epoch above 0, since the peer has then dialled all these devices.
+    /// Returns the addresses of this side's devices that the peer may not know. Returns none if
+    /// every rail is connected or has an epoch above 0: the peer has then dialled all devices.
     pub(crate) fn addresses(&self) -> Vec<Note> {
         let is_new = |rail: &Rail| rail.epoch == 0 && rail.endpoint().is_none();
         if self.rails.iter().any(is_new) { self.addresses.clone() } else { Vec::new() }

@@ -25,8 +25,8 @@ impl Imported for Theirs {
     }
 }
 
-/// Keys of memory on each rail; none where the rail was down when the memory was shared, or does
-/// not reach the memory.
+/// Keys of memory, one per rail; none for a rail that was down when the memory was shared, or that
+/// does not reach the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keys {
     pub(crate) memory: Theirs,

@@ -11,9 +11,9 @@ pub(crate) const WINDOW: usize = 960;
 const FIXED_BYTES: usize = 16;
 /// Largest fragment of a user's note, in bytes.
 pub(crate) const FRAGMENT_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
-/// Largest number of bytes of the keys in one note.
+/// Largest total size of the keys in one note, each with its overhead, in bytes.
 pub(crate) const KEYS_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
-/// Largest overhead of a key, in bytes: its number and its length.
+/// Largest overhead of a key, in bytes: the number of its memory, and its length.
 const KEY_FIXED_BYTES: usize = 8;
 
 /// Report that a rail has failed.
@@ -68,7 +68,7 @@ pub(crate) enum Note {
         device: u8,
         address: Address,
     },
-    /// Announcement that this side leaves. Its rails that end afterwards have not failed.
+    /// Announcement that this side leaves. Rails that end afterwards have not failed.
     Leaving,
 }
 

@@ -1,5 +1,5 @@
-//! Rendezvous of the rails of a link. All are dialled at once; those that connect within a second
-//! after the first one make up the link. Others may join later.
+//! Rendezvous of the rails of a link. All rails whose address is known are dialled at once. The
+//! rails that connect within a second after the first one make up the link; others can join later.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -174,8 +174,8 @@ struct Gathering {
     since: Instant,
 }
 
-/// Listeners that accept rails, one for each device. Lanes poll them, too: rails may come back when
-/// nobody waits for a link.
+/// Listeners that accept rails, one for each device. Lanes poll them, too, since rails can come
+/// back when nobody waits for a link.
 #[derive(Debug)]
 pub(crate) struct DeviceListeners {
     listeners: Vec<Box<dyn Listener>>,
@@ -322,7 +322,7 @@ impl Listener for RailsListener {
 }
 
 impl Drop for RailsListener {
-    /// Closes the listeners for new links. Rails may still come back.
+    /// Closes the listeners for new links. Rails can still come back.
     fn drop(&mut self) {
         let mut device_listeners = lock(&self.device_listeners);
         device_listeners.is_closed = true;

@@ -44,8 +44,7 @@ pub struct Options {
     pub always_writes: bool,
     /// True to ask for endpoints that can move the memory of accelerators (`FI_HMEM`), where the
     /// provider has them. The provider may then demand that memory is registered (`FI_MR_HMEM`),
-    /// and
-    /// `shm` injects no messages. Only tests set this option: all regions are host memory.
+    /// and `shm` injects no messages. Only tests set this option: all regions are host memory.
     pub device_memory: bool,
     /// Longest time for which a peer may be unreachable after a break of the socket connection. A
     /// peer that is unreachable for longer is lost. Values below 3 s count as 3 s.
@@ -56,11 +55,11 @@ pub struct Options {
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,
     /// True if writes carry only four bytes of remote CQ data, as over EFA, even where the provider
-    /// has eight. Tests set it.
+    /// has eight. Only tests set this option.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). Messages are never
-    /// acknowledged: a message may be done before it has reached the peer's memory, or even the
+    /// acknowledged: a message can be done before it has reached the peer's memory, or even the
     /// peer's provider.
     pub acknowledged: bool,
     /// True if the provider is to wake a sleeping lane, where the provider can do so; each
@@ -88,8 +87,8 @@ impl Default for Options {
     }
 }
 
-/// Returns whether the options and the provider's offer (`info`) allow puts to be writes. An
-/// adapter may still be unable to write, which only its open endpoint shows.
+/// Returns whether the options and the provider's offer (`info`) allow puts to be writes. Even
+/// then, the adapter may be unable to write; only an open endpoint shows whether it can.
 pub(crate) fn writes(info: &Info, options: &Options) -> bool {
     let can_write = info.has(FI_RMA) && info.domain().cq_data_size >= DATA_BYTES;
     can_write && (options.always_writes || info.suits_writes())

@@ -1,8 +1,8 @@
 //! libfabric's endpoints of a lane. The lane's peers are divided into groups, since the remote CQ
 //! data of a write can tell only a limited number of peers apart; if puts are messages, all peers
 //! are one group. Each group has one endpoint for data. If puts are writes and the provider has a
-//! low-latency traffic class, the group has another endpoint for credits and CTS; nothing relies on
-//! an order between the two.
+//! low-latency traffic class, the group has another endpoint for credits and CTS. Nothing relies on
+//! an order between puts of the two endpoints.
 
 use std::sync::Arc;
 

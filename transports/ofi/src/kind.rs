@@ -96,9 +96,10 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
     Ok(config.transport_settings.read()?)
 }
 
-/// Returns the best available provider, or `tcp` if none is found. Without an EFA adapter, returns
-/// an error unless the configuration names this transport: to load libfabric only for a search for
-/// providers would be slow, and some providers set signal handlers.
+/// Returns `efa` on a host with an EFA adapter. On other hosts, returns the best provider found
+/// (`tcp` if none is found), but only if the configuration names this transport. Otherwise returns
+/// an error: loading libfabric just to search for providers would be slow, and some providers set
+/// signal handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
     if has_efa() {
         return Ok(USUAL[0].to_owned());

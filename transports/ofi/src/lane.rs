@@ -287,7 +287,7 @@ impl OfiLane {
                     self.completed(group, &completion, requests, events);
                 }
                 // A software provider makes no progress in a read that finds completions. If this
-                // read finds only completions of own puts, the next read may find arrivals.
+                // read finds only completions of this side's puts, the next can find arrivals.
                 let is_over = taken.is_empty() || taken.iter().any(|one| one.is_arrival());
                 if !taken.is_full() && is_over {
                     break;

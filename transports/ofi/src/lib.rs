@@ -12,14 +12,15 @@
 //! (see `endpoints`). Endpoints are not connected, so only keys protect memory from a peer: memory
 //! has a key of its own for each peer, and the key is valid until the peer's link ends.
 //!
-//! Software providers check the key of a write only at its beginning: if the memory is deregistered
-//! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters without
-//! RDMA writes: for them, EFA's provider sends messages instead of writes. The provider `verbs`
-//! caches registrations, so with this provider, too, the rest of a write may arrive; moreover,
-//! completions of this provider may lack the length. Over all these providers and adapters, one
-//! endpoint serves all peers of a lane, and a put is one or more messages. Each message has a head
-//! with the destination of the message's bytes, and with a token that the receiver has given the
-//! sender. The receiver's lane copies the bytes to that destination (see `messages`).
+//! Software providers check the key of a write only when the write begins: if the memory is
+//! deregistered during the write, the rest still arrives there. The same holds for EFA adapters
+//! without RDMA writes: for them, EFA's provider sends messages instead of writes. The provider
+//! `verbs` caches registrations, so with this provider, too, the rest of a write may arrive;
+//! moreover, completions of this provider may lack the length. Over all these providers and
+//! adapters, one endpoint serves all peers of a lane, and a put is one or more messages. Each
+//! message has a head with the destination of the message's bytes, and with a token that the
+//! receiver has given the sender. The receiver's lane copies the bytes to that destination (see
+//! `messages`).
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
 //! the peer's process ends. A side that leaves reports how many immediates it has sent, and the

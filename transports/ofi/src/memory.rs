@@ -16,9 +16,9 @@ use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 /// side's lane, and by the peer's [`EndpointId`] on that lane.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
 
-/// Registered memory. Each peer that it is shared with has a registration of its own, whose key is
-/// valid only while the link exists. Datagram endpoints have no connections, so nothing but the
-/// keys keeps a peer out.
+/// Registered memory, with a separate registration for each peer that it is shared with. The key of
+/// such a registration is valid only while the link to the peer exists. Datagram endpoints have no
+/// connections, so nothing but the keys keeps a peer out.
 #[derive(Debug)]
 pub(crate) struct Registered {
     region: Region,
@@ -112,7 +112,7 @@ impl Registered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
-    /// True if the memory's side is the one that dialled.
+    /// True if the side that shares this memory has dialled the link.
     pub(crate) dialled: bool,
     pub(crate) address: u64,
     pub(crate) bytes: u64,

@@ -1,7 +1,7 @@
 //! Puts as messages, for providers that cannot write, or whose writes do not suit puts (see
-//! `Info::suits_writes`). A put is sent in parts, each with a head that names the destination of
-//! its bytes. The receiver's lane checks the key of each part, and copies its bytes to that
-//! destination.
+//! `Info::suits_writes`). A put is sent in parts, one message each, with a head that names the
+//! destination of the part's bytes. The receiver's lane checks the key of each part, and copies the
+//! bytes to that destination.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -154,12 +154,12 @@ impl Inbox {
         Some(self.receives[index].memory.region.clone())
     }
 
-    /// Counts a part of a put; returns the bytes of the put if it is complete.
+    /// Counts a part of a put; returns the length of the put if the put is now complete.
     ///
     /// # Errors
     ///
-    /// When the parts of the put do not fit together, or the peer begins more puts than it may. The
-    /// text is the reason for losing the peer.
+    /// When the parts of the put do not match its length, or too many puts of the peer are
+    /// incomplete. The text is the reason for losing the peer.
     pub(crate) fn count(
         &mut self,
         at: EndpointId,

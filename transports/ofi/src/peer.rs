@@ -29,9 +29,9 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// counts more immediates than have arrived here, and no immediate arrives in between. A peer that
 /// reports is running, so its provider makes progress: the missing immediates are lost, not late.
 const MISSING_TELLS: u32 = 10;
-/// Largest number of times that the same number of sent immediates is reported to a peer. The peer
-/// needs [`MISSING_TELLS`] reports to see a loss, but takes all reports that came since its last
-/// poll as one. So more reports are sent.
+/// Largest number of times that one count of sent immediates is reported to a peer. The peer needs
+/// [`MISSING_TELLS`] reports to see a loss, but counts all reports that came since its last poll as
+/// one. So more than `MISSING_TELLS` reports are sent.
 const TELLS_MAX: u32 = 60;
 
 /// Longest waits for a peer.

@@ -13,10 +13,10 @@ use crate::native::{Hints, Info, OfiError, functions};
 /// Bytes of remote CQ data that the transport's writes need.
 pub(crate) const DATA_BYTES: usize = 4;
 
-/// Variable of the provider [`LIMITED`], and a value for it: the number of bytes up to which the
-/// provider sends a message without first asking the receiver. All messages of this transport are
-/// shorter. Without the variable, the limit is 16 KiB. Endpoints with different values do not
-/// connect.
+/// Variable of the provider [`LIMITED`], and a value for it. The value is a limit, in bytes: the
+/// provider sends messages up to this length without first asking the receiver. All messages of
+/// this transport are shorter than this value. If the variable is not set, the limit is 16 KiB.
+/// Endpoints with different limits do not connect.
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
@@ -44,13 +44,13 @@ pub struct Provider {
     pub version: String,
     /// Devices and interfaces.
     pub devices: Vec<String>,
-    /// True if it writes to a peer's memory (`FI_RMA`).
+    /// True if the provider writes to a peer's memory (`FI_RMA`).
     pub writes: bool,
     /// True if the peer's completion has at least four bytes of data (`FI_REMOTE_CQ_DATA`).
     pub write_data: bool,
-    /// True if it moves the memory of accelerators (`FI_HMEM`).
+    /// True if the provider moves the memory of accelerators (`FI_HMEM`).
     pub device_memory: bool,
-    /// True if it has a traffic class of low latency (`FI_TC_LOW_LATENCY`).
+    /// True if the provider has a traffic class of low latency (`FI_TC_LOW_LATENCY`).
     pub low_latency: bool,
     /// Largest message that can be injected, in bytes: its buffer is free when the call returns.
     pub inject_bytes: usize,
@@ -58,7 +58,7 @@ pub struct Provider {
     pub message_bytes_max: usize,
     /// Demands on registered memory, by their names (`FI_MR_…`).
     pub registration: Vec<String>,
-    /// True if it makes progress by itself; else only within calls.
+    /// True if the provider makes progress by itself; false if it does so only within calls.
     pub automatic_progress: bool,
 }
 

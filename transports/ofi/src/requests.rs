@@ -24,7 +24,7 @@ pub(crate) struct Request {
     pub(crate) is_control: bool,
     /// Number of messages of the put that are not done.
     pub(crate) left: Arc<AtomicUsize>,
-    /// True if the completion queue has failed: the request never completes.
+    /// True if the request's completion queue has failed, so that the request never completes.
     is_given_up: bool,
     /// Memory that the request reads, kept until the request is done.
     keeps: [Option<Arc<Registered>>; 2],
@@ -52,7 +52,7 @@ struct Slot {
     request: Option<Request>,
 }
 
-/// Memory for the heads of messages, one head per slot. The provider sends the heads from it.
+/// Memory from which the provider sends the heads of messages, one head per slot.
 #[derive(Debug)]
 struct Heads {
     domain: Arc<Domain>,
@@ -135,7 +135,7 @@ impl Requests {
         Ok((context, head?))
     }
 
-    /// Ends the request with this context, and returns the request; none if there is none.
+    /// Ends and returns the request with this context; none if no request has this context.
     pub(crate) fn end(&mut self, context: *mut fi_context2) -> Option<Request> {
         let slot = *self.slots.get(&context.addr())?;
         // SAFETY: the slot lives until `clear` frees it, and the provider touches only the context.

@@ -17,7 +17,7 @@ pub(crate) struct Peer {
     pub(crate) process: Option<OwnedFd>,
 }
 
-/// Returns the peer of a connected socket, if it runs as this process's user or as root.
+/// Returns the peer of a connected socket, if the peer runs as this process's user or as root.
 pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
     let (pid, uid) = credentials(socket)
         .map_err(|error| os("getsockopt(SO_PEERCRED)", error, "the socket is not usable"))?;
@@ -45,8 +45,8 @@ pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
     Ok(Peer { name, process })
 }
 
-/// Returns process id and user id. A peer of another PID namespace has the process id 0, which
-/// rustix's type does not admit, so this function calls libc.
+/// Returns the peer's process id and user id. A peer of another PID namespace has the process id 0,
+/// which rustix's type does not admit, so this function calls libc.
 fn credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32), Errno> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;

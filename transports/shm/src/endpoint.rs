@@ -16,7 +16,7 @@ use crate::handshake::{Handshake, Shaken, random};
 use crate::wire::Socket;
 use crate::{DESCRIPTORS, os};
 
-/// Limit on connections that have not proved the secret; more wait in the kernel's queue.
+/// Limit on connections that have not proved the secret; further ones wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 64;
 
 /// Longest time that a connection may take to prove the secret.

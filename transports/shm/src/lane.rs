@@ -22,11 +22,11 @@ use crate::{DESCRIPTORS, os};
 
 /// Interval between checks of the peers' liveness and of their sockets.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// Period after an endpoint's first poll. Every poll within it reads the peer's socket, so that
-/// offers of memory arrive before the first put.
+/// Period after an endpoint's first poll. During this period every poll reads the peer's socket, so
+/// that offers of memory arrive before the first put.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// Limit on a peer's offers of memory that are not mapped, those whose mapping failed included.
+/// Limit on a peer's offers of memory that are not mapped, including those whose mapping failed.
 const OFFERS_MAX: usize = 1 << 16;
 
 /// Limit on a peer's offers that each hold an open descriptor in this process. Unit tests have a
@@ -175,8 +175,8 @@ impl Endpoint {
         Ok(region)
     }
 
-    /// Reads notes and offers from the socket. Returns whether the peer has closed the socket; in
-    /// this case, all messages that the peer had sent were read first.
+    /// Reads notes and offers from the socket while there is room for another offer. Returns true
+    /// if the peer has closed the socket and all of the peer's messages are read.
     fn receive_offers(&mut self) -> Result<bool, TransportError> {
         while !self.is_full() {
             match wire::receive(self.link.socket.as_fd(), true)? {
@@ -239,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads notes and offers from the socket while there is room for another offer.
+    /// Reads notes and offers from the socket. If a read fails, the peer is lost.
     fn look(&mut self) {
         if let Err(error) = self.receive_offers() {
             self.lost.get_or_insert(error.to_string());

@@ -53,8 +53,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A forked child has not inherited the mapping, and may have mapped something else at its
-        // address.
+        // A forked child has not inherited the mapping, and may have mapped something else at the
+        // same address.
         if rustix::process::getpid() == self.process {
             // SAFETY: mapped by `map` with this length; no region is left.
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };

@@ -49,8 +49,8 @@ mod tests {
             while other.word32(0).unwrap().load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            // The sleeper may have announced its sleep without sleeping yet: ringing changes the
-            // word on which it sleeps, which prevents the sleep, or ends it.
+            // The sleeper may have announced its sleep without sleeping yet. Ringing changes the
+            // word on which the sleeper waits, and so prevents the sleep or ends it.
             ringer.ring();
         });
         assert!(begin.elapsed() < Duration::from_secs(10), "slept for {:?}", begin.elapsed());

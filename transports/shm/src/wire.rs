@@ -48,7 +48,7 @@ impl Drop for Socket {
 
 /// Prefix of a message that is a note.
 pub(crate) const NOTE: &[u8] = b"note";
-/// Longest message in bytes: a note.
+/// Length of the longest message (a note), in bytes.
 pub(crate) const MESSAGE_BYTES: usize = NOTE.len() + NOTE_BYTES_MAX;
 
 /// Result of a read of the socket.
@@ -135,7 +135,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Memory that one side offers to the other; the message carries its descriptor.
+/// Offer of memory to the peer. The message with the offer also carries the memory's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// Number of the memory on the offering side, unique on its device.

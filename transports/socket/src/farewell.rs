@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-/// Longest wait for a peer to receive what was posted, before its link closes. A busy peer may not
-/// poll for a while, and a slow network or retries may delay delivery. A peer whose death has been
-/// noticed is not waited for. The wait is shorter than the time that a launcher grants to ranks
-/// that end.
+/// Longest wait for a peer to receive what was posted, before the link closes. A busy peer can go
+/// without polling for a while, and a slow network or retries can delay delivery. A peer that is
+/// known to be dead is not waited for. The wait is shorter than the time that a launcher grants to
+/// ranks that end.
 pub const FAREWELL_WITHIN: Duration = Duration::from_secs(4);
 
 /// Bounded waits for the leaving endpoints of a lane to deliver their last bytes. Each endpoint has

@@ -13,14 +13,14 @@ use crate::hello::Hello;
 use crate::shake::{Setup, SocketHandshake};
 use crate::{interface, socket};
 
-/// Limit on connections that have not proved the secret; more wait in the kernel's queue.
+/// Limit on connections that have not proved the secret; further ones wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
 /// Time within which a connection must name the gate's token, which only peers know. A connection
 /// that has not named the token counts as a stranger.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
 /// Age from which a stranger may be replaced. If [`HALF_OPEN_MAX`] connections are half open, a new
-/// connection replaces the oldest stranger of this age or more: the new connection may come from a
-/// peer that mends its link.
+/// connection replaces the oldest stranger, provided that the stranger has reached this age: the
+/// new connection may come from a peer that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// Extra time for a peer that has named the token and may be busy; also the time in which a peer
 /// must make all connections of a link.

@@ -1,14 +1,14 @@
 //! TCP connections between two processes that prove to each other that they know a secret, before
-//! anything else is read. The TCP transport carries data over them. Transports whose hardware
-//! cannot connect by itself use them to set up their own connections.
+//! anything else is read. The TCP transport sends its data over these connections; transports whose
+//! hardware cannot connect by itself exchange connection parameters and notes over them.
 //!
 //! # Connecting
 //!
 //! A [`Gate`]'s [address](ccl_core::transport::Address) lists those addresses of the host that
 //! [`interface::addresses`] returns. A [`Dialler`] tries them in turn, a short time apart, and
 //! takes the first at which that gate answers. Both sides prove the communicator's secret, and the
-//! connecting side names the gate's random token, before anything else is read. A stranger only
-//! occupies one half-open connection, for a bounded time.
+//! connecting side names the gate's random token, before anything else is read. All that a stranger
+//! can do is keep connections half open, for a bounded time.
 //!
 //! # Links
 //!

@@ -18,10 +18,10 @@ const HEAD_BYTES: usize = 3;
 const READ_BYTES: usize = 4096;
 /// Largest number of reads per call, so that the call returns even if the peer sends without pause.
 const READS_MAX: usize = 16;
-/// Number of received messages after which they are acknowledged.
+/// Number of unacknowledged messages at which the receiver acknowledges them.
 const TELL_EVERY: u32 = 16;
-/// Kinds of control messages: the count of received messages, the same count on a new connection,
-/// and the farewell.
+/// Kinds of control messages: `HEARD` has the count of received messages; `RESUME` has that count
+/// too, and is the first message on a new connection; `FAREWELL` ends the connection.
 const HEARD: u8 = 5;
 const RESUME: u8 = 6;
 const FAREWELL: u8 = 7;
@@ -39,7 +39,7 @@ pub enum SideMessage {
     Failed(String),
     /// This side leaves, after it has sent this number of immediates on the data path.
     Leaving(u64),
-    /// All immediates that the other side had sent before it left have arrived.
+    /// Answer to [`SideMessage::Leaving`]: all immediates that the leaving side sent have arrived.
     Received,
     /// Number of immediates that this side has sent so far on the data path.
     Sent(u64),
@@ -257,7 +257,7 @@ impl SideConnection {
         self.control(RESUME, &self.received.to_le_bytes());
     }
 
-    /// Ends the connection for both sides, even if a forked child still has its socket.
+    /// Ends the connection for both sides, even if a forked child still has the socket.
     pub fn close(&mut self) {
         self.control(FAREWELL, &[]);
         // Unread bytes would reset the connection, and a reset drops bytes that the peer has not

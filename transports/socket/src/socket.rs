@@ -142,8 +142,8 @@ const ESTABLISHED: u8 = 1;
 const MIN_RTT: usize = 148;
 
 /// Returns the shortest round trip that the kernel has seen on a connection; none before the first
-/// one, and none for anything but an established TCP connection. The kernel measures it, so slow
-/// processes at either end do not lengthen it.
+/// one, and none for anything but an established TCP connection. The kernel measures round trips,
+/// so slow processes at either end do not lengthen them.
 #[must_use]
 pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     let mut info = [0_u8; MIN_RTT + 4];

@@ -135,7 +135,7 @@ impl Endpoint {
         self.inbox.withdraw(is_registered, unfinished);
     }
 
-    /// Gives an unfinished put a new source for its tail (the second part of its payload): `to`.
+    /// Makes `to` the new source of an unfinished put's tail (the second part of its payload).
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }
@@ -206,7 +206,7 @@ impl Endpoint {
         events: &mut Vec<Event>,
     ) {
         let mut more = true;
-        // Bounds the reads: a peer that keeps sending may never let the stripe run empty.
+        // Bounds the reads: while a peer keeps sending, the stripe might never run empty.
         for _ in 0..8 {
             let Endpoint { stripes, inbox, arrivals, done, .. } = self;
             let stripe = &mut stripes[stripe_index];

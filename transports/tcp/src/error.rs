@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Reason why a stripe is no longer read.
 #[derive(Debug, Error)]
 pub(crate) enum StripeEnd {
-    /// The connection broke; it may be restored.
+    /// The connection broke; it can be restored.
     #[error(transparent)]
     Broken(ConnectionEnd),
     #[error(transparent)]

@@ -5,10 +5,10 @@
 //! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption, 5 note
 //! 1   flags     1: the put has an immediate, which the receiving lane reports
 //! 4   immediate
-//! 8   offset    first byte in the peer's memory
+//! 8   offset    first byte in the receiver's memory
 //! 16  memory    number of the registered memory, chosen by the receiver
 //! 20  bytes     number of bytes that follow
-//! 24  acknowledged: puts and notes that the sender of this header has received, mod 2^32
+//! 24  acknowledged: number of puts and notes that this header's sender has received, mod 2^32
 //! ```
 
 use bytemuck::{Pod, Zeroable};

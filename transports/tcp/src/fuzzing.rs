@@ -1,6 +1,5 @@
 //! Fuzz targets of this crate: frames and intents from a connection, and memory keys of other
-//! processes.
-//! The targets follow the rules of `ccl_core::fuzzing`.
+//! processes. The targets follow the rules of `ccl_core::fuzzing`.
 
 use std::io::IoSlice;
 

@@ -1,4 +1,4 @@
-//! Memory that a peer may write to, and redirects of it.
+//! Memory that a peer may write to, and redirects of the peer's puts.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(crate) struct RedirectTarget {
 /// Memory that is shared with one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// Shared regions. The key is the number with which the peer names the region.
+    /// Shared regions, indexed by the number with which the peer names the region.
     regions: BTreeMap<u32, Region>,
     numbers: BTreeMap<MrKey, u32>,
     /// Next free number. A lower number without a region stands for withdrawn memory.

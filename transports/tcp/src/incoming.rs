@@ -64,13 +64,13 @@ impl Partial {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Vec<u8>,
-    /// Index of the first byte in the buffer that is filled and not yet parsed.
+    /// Index of the first unparsed byte in the buffer.
     start: usize,
     end: usize,
     partial: Option<Partial>,
     /// True if the latest put whose header was parsed has at least [`LONG_BYTES`] payload bytes.
     long: bool,
-    /// Puts and notes received in full, modulo 2^32.
+    /// Number of puts and notes received in full, modulo 2^32.
     received: u32,
     /// Number of payload bytes of the puts and notes received in full.
     received_bytes: u64,
@@ -105,8 +105,8 @@ impl Incoming {
     }
 
     /// Reads available bytes; `inbox` is the memory that the peer may write to. Returns whether the
-    /// caller may read again at once. Returns false after a long put, so that the receiver can
-    /// redirect the next put before the bytes of the next put are read.
+    /// caller should read again at once. Returns false after a long put, so that the receiver can
+    /// redirect the next put before that put's bytes are read.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,

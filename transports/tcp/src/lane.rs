@@ -39,7 +39,7 @@ const SOCKETS_TRIED: usize = 4;
 const READY_MAX: usize = 64;
 /// Interval between checks for breaks that only the peer has noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// Number of polls between reads of the sockets while every poll has something to report.
+/// Number of polls per read of the sockets while every poll has something to report.
 const READ_EVERY: u32 = 8;
 /// Largest number of times that one check of a farewell reads from a socket, to discard the bytes.
 const UNHEARD_READS: usize = 64;
@@ -187,7 +187,7 @@ impl TcpLane {
         })
     }
 
-    /// Adds the stripes that hold received bytes to `ready`.
+    /// Adds to `ready` the stripes that hold received bytes in TLS sessions.
     fn add_held(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         ready.extend(self.held());

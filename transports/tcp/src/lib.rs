@@ -2,8 +2,8 @@
 //!
 //! A put is a frame on a socket: a header of 32 bytes that names the peer's memory, then the bytes.
 //! The receiver checks the memory and the range, and lets the kernel write the bytes to their
-//! destination; it accepts bytes only for memory that it has shared. Each pair of lanes is joined
-//! by one or several connections, *stripes*, on which puts take turns.
+//! destination. The receiver accepts bytes only for memory that it has shared. One or several
+//! connections, the *stripes*, join each pair of lanes; puts of data take the stripes in turn.
 //!
 //! [`ccl_socket`] connects the two sides, proves the communicator's secret, and encrypts on
 //! request.
@@ -76,8 +76,8 @@ pub struct Options {
     /// Longest time after a break for which the dialling side tries to reach the peer again, at the
     /// address of the link's first connection. After this time the peer counts as gone.
     pub resume_within: Duration,
-    /// Longest time after a break within which a reachable peer must answer. If the peer is the
-    /// dialling side, it must dial again within this time. After this time the peer counts as gone.
+    /// Time after a break within which a reachable peer must answer. If the peer is the dialling
+    /// side, it must dial again within this time. After this time the peer counts as gone.
     pub silent_within: Duration,
     /// True if TLS 1.3 encrypts all frames. All ranks need the same value. Needs the feature `tls`.
     pub tls: bool,

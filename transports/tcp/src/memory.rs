@@ -41,14 +41,14 @@ pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
     let start = NonNull::new(address.cast::<u8>()).ok_or_else(none)?;
     // With huge pages, the first byte of each slot would take a whole huge page. The call fails
     // only on kernels without huge pages.
-    // SAFETY: the advice is about the size of pages of the range just mapped.
+    // SAFETY: the advice concerns only the page size of the range that was just mapped.
     let _ = unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxNoHugepage) };
     // SAFETY: the mapping lasts as long as its owner. References into it are made only for system
     // calls and in folds, to bytes that nobody else writes meanwhile.
     Ok(unsafe { Region::new(start, bytes, Arc::new(Mapping(start, bytes))) })
 }
 
-/// Returns bytes of a region for the kernel to read; empty if they do not lie inside.
+/// Returns bytes of a region for the kernel to read; no bytes if the range exceeds the region.
 pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<'_> {
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSlice::new(&[]);
@@ -60,7 +60,7 @@ pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<
     IoSlice::new(slice)
 }
 
-/// Returns bytes of a region for the kernel to write; empty if they do not lie inside.
+/// Returns bytes of a region for the kernel to write; no bytes if the range exceeds the region.
 pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceMut<'_> {
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSliceMut::new(&mut []);

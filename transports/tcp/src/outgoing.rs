@@ -48,9 +48,9 @@ pub(crate) struct Outgoing {
     data: usize,
     /// Number of frames of the queue that the socket has taken in full.
     sent: usize,
-    /// Number of bytes that the socket has taken of the first frame that it has not taken in full.
+    /// Number of bytes that the socket has taken of the partly written frame, if any; else 0.
     written: usize,
-    /// Header with which the writing of the partly written frame began, if `written` is above 0.
+    /// Header with which the partly written frame began; not used if `written` is 0.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
@@ -171,7 +171,8 @@ impl Outgoing {
         received: u32,
         done: &mut Vec<u64>,
     ) -> Result<(), ProtocolError> {
-        // A write over TLS that fails may have sent frames that `sent` does not count.
+        // A failed write over TLS may have sent frames that `sent` does not count, so the peer may
+        // have received any frame of the queue.
         self.sent = self.queue.len();
         self.acknowledge(received, done)?;
         self.sent = 0;
@@ -235,8 +236,8 @@ impl Outgoing {
         connection: &mut Connection,
         received: u32,
     ) -> Result<(bool, bool), ConnectionEnd> {
-        // Headers that are still queued here must follow a partly written frame, so only that frame
-        // is written.
+        // If headers are still queued here, they wait for the end of a partly written frame: only
+        // that frame is written.
         let frames = if self.bare_headers.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
         let frames = frames.min(self.queue.len() - self.sent);
@@ -316,7 +317,7 @@ mod tests {
         ids.flat_map(frame).collect()
     }
 
-    /// Makes a connection, and the stream that comes out of its other end.
+    /// Makes a connection, and the stream at its other end.
     fn pair() -> (Connection, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();

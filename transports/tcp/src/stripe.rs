@@ -101,9 +101,9 @@ impl Stripe {
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after the farewell.
-    /// Returns whether the farewell is queued. A resuming stripe queues it at once: such a stripe
-    /// may write puts and notes only after the peer has reported how many have arrived, and a side
-    /// that is leaving may discard the report. So these puts and notes stay unwritten.
+    /// A resuming stripe queues the farewell at once, and leaves its puts and notes unwritten: they
+    /// have to wait until the peer reports how many have arrived, but a side that is leaving may
+    /// discard the report unread. Returns whether the farewell is queued.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());

@@ -26,7 +26,7 @@ use crate::{Options, status};
 pub(crate) const DEPTH_MAX: usize = 1024;
 /// Position, in an immediate, of the field that holds one less than the put's number of parts.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
-/// Longest reason of a failure that is sent to the peer, in characters of up to 4 bytes: the reason
+/// Greatest length of a reason that is sent to the peer, in characters of up to 4 bytes: the reason
 /// must fit a side message.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
 /// The UDP port of RoCE, version 2.
@@ -227,7 +227,7 @@ impl Endpoint {
         outstanding < DEPTH_MAX
     }
 
-    /// Stripes puts as `striping` says from now on.
+    /// Sets the striping of puts from now on.
     pub(crate) fn apply(&mut self, striping: &Striping) {
         self.groups.apply(striping);
     }

@@ -105,7 +105,7 @@ const OTHERS_MAX: usize = 7;
 
 /// Returns the indices of the two addresses that a link uses: one of the side that dialled, and one
 /// of the other side. Both sides pass the same arguments, and so agree. The pair with the greatest
-/// key of [`merit_of`] wins, and among equal pairs the first.
+/// [`merit_of`] wins, and among equal pairs the first.
 pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     let mut best = None;
     for (at, one) in dialler.iter().enumerate() {

@@ -7,10 +7,11 @@ use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 use crate::Options;
 use crate::queue_pair::QueuePair;
 
-/// Largest divisor of [`Options::writes`] and [`Options::immediates`] for one queue pair. Each
-/// queue pair has at least a quarter of either number, even if 16 queue pairs share one traffic
-/// class: a rule of the policy may use only one of the 16. The queue pair for credits and CTS has a
-/// quarter, since credits and CTS are fewer than data puts.
+/// Largest number of shares into which [`Options::writes`] and [`Options::immediates`] are divided.
+/// Each queue pair has room for one share of each, so for at least a quarter, even if 16 queue
+/// pairs have the same traffic class: a policy can have rules that use only one of the 16. The
+/// queue pair for credits and CTS has room for a quarter, since credits and CTS are fewer than data
+/// puts.
 const SHARES_MAX: u32 = 4;
 /// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;
@@ -94,8 +95,8 @@ impl Groups {
         groups
     }
 
-    /// Stripes puts as `striping` says from now on. If no queue pairs have its traffic class, the
-    /// first group takes the puts.
+    /// Sets the striping of puts from now on. If no queue pairs have the traffic class of
+    /// `striping`, the first group takes the puts.
     pub(crate) fn apply(&mut self, striping: &Striping) {
         self.striping = *striping;
         let own = |group: &Group| group.traffic_class == striping.traffic_class;
@@ -110,12 +111,12 @@ impl Groups {
         })
     }
 
-    /// Returns the most data puts that may be under way at once.
+    /// Returns the most data puts that the link may have under way at once.
     pub(crate) fn in_flight(&self) -> usize {
         self.striping.in_flight as usize
     }
 
-    /// Returns the most bytes that may be under way from the port.
+    /// Returns the most bytes that all links of the port together may have under way.
     pub(crate) fn budget_bytes(&self) -> usize {
         self.striping.budget_bytes
     }

@@ -170,8 +170,8 @@ impl VerbsLane {
 
     /// Posts prepared writes and waiting puts to the device. Once the port's budget refuses a data
     /// put, the call admits no more data puts, and the next call begins with the endpoint of the
-    /// refused put. If a data put was refused in the previous call, or between that call and this
-    /// one, endpoints take turns of one data put each.
+    /// refused put. If a data put was refused since the previous call began, endpoints take turns
+    /// of one data put each.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;

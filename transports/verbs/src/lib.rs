@@ -25,7 +25,7 @@
 //!
 //! A failed completion ends its link, with a message that names the peer, both addresses, the queue
 //! pair, the status and its usual meaning. Some failures cause no completion: a port that goes
-//! down may report nothing but an asynchronous event, so those events are read too.
+//! down may report nothing but an asynchronous event, so asynchronous events are read too.
 
 mod control;
 mod device;
@@ -87,9 +87,9 @@ pub struct Options {
     /// policy also determines the number of queue pairs.
     pub policy: Policy,
     /// Number of writes that may be under way on the queue pairs of one traffic class of a link.
-    /// Each queue pair has room for at least a quarter of this number, since a rule of the policy
-    /// may use only some of the queue pairs. So five or more queue pairs together have room for
-    /// more writes than this number.
+    /// Each queue pair has room for at least a quarter of this number, since a policy can have
+    /// rules that use only some of the queue pairs. So five or more queue pairs together have room
+    /// for more writes than this number.
     pub writes: u32,
     /// Number of immediates that may come over the queue pairs of one traffic class of a link
     /// before the lane is polled. Each queue pair has room for at least a quarter of this number,

@@ -22,7 +22,7 @@ const ALL_REDUCE_BYTES: u64 = 1 << 20;
 const PAIRS: u64 = 4;
 /// Iterations of latency measurements: enough that a program's start does not affect the mean.
 const LATENCY_ITERATIONS: &str = "10000";
-/// Bytes of a stream, equal on both sides, so that a lost packet costs both the same.
+/// Bytes of a stream, equal for ferroccl and perftest, so that a lost packet costs both the same.
 const STREAM_TOTAL: u64 = 32 << 20;
 /// Number of messages per iteration of `p2p_matrix`.
 const WINDOW: u64 = 16;
@@ -233,7 +233,7 @@ impl Sides<'_> {
                 let words = ["-q", &PAIRS.to_string(), "-n", &each.to_string()];
                 ("ib_write_bw", words.map(str::to_owned).to_vec())
             }
-            // Several queue pairs at once fail on Soft-RoCE devices in this mode.
+            // With `-b` (both directions), several queue pairs at once fail on Soft-RoCE devices.
             What::AllReduce => ("ib_write_bw", ["-b", "-n", "32"].map(str::to_owned).to_vec()),
         };
         if tool == "ib_write_bw" {

@@ -3,7 +3,7 @@
 use super::Sample;
 use crate::Outcome;
 
-/// Samples of one side in the order of the rounds.
+/// Samples of one side of a comparison, in the order of the rounds.
 #[derive(Debug, Default)]
 pub(super) struct Series(Vec<Sample>);
 
@@ -24,8 +24,8 @@ impl Series {
     }
 }
 
-/// Measures two sides in turn, in microseconds, and prints each round. `what` names the
-/// measurement, and `other` names the second side.
+/// Measures ferroccl and another program in turn, in microseconds, and prints each round. `what`
+/// names the measurement, and `other` names the other program.
 pub(super) fn in_turn(
     rounds: u32,
     what: &str,

@@ -1,7 +1,8 @@
-//! `cargo xtask check` looks for faults that tests do not show, with model checkers for lock-free
-//! code, AddressSanitizer and valgrind for code that touches `unsafe`, an instruction count of the
-//! flight recorder, fuzzers for code that reads bytes from outside, tests over libfabric, and
-//! builds of the library's packages. A check whose tool is missing prints `SKIPPED` and the reason.
+//! `cargo xtask check` looks for faults that ordinary tests do not show. The checks are model
+//! checkers for lock-free code, AddressSanitizer and valgrind for code that touches `unsafe`, an
+//! instruction count of the flight recorder, fuzzers for code that reads bytes from outside, tests
+//! over libfabric, and builds of the library's packages. A check whose tool is missing prints
+//! `SKIPPED` and the reason.
 
 mod fuzz;
 mod models;
@@ -119,8 +120,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
 }
 
-/// Removes the build directory of a check, which is as large as the tests' build directory. Nothing
-/// uses it again, and later suites need the disk space.
+/// Removes a check's build directory. The directory is as large as that of the tests, nothing uses
+/// the directory again, and later suites need the disk space.
 fn remove_build_dir(place: &str) -> Outcome {
     let built = target_dir()?.join(place);
     match std::fs::remove_dir_all(&built) {

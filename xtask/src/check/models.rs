@@ -3,9 +3,9 @@
 use super::{Verdict, cargo, show};
 use crate::Outcome;
 
-/// Texts in the names of loom's smallest tests: a model of slots, a model of records, and tests in
-/// which loom must reject these models when they are broken on purpose, by a weaker ordering or by
-/// missing credits.
+/// Texts that select loom's smallest tests by name. One of these tests runs models of slots, and
+/// one runs a model of records. In the others, loom must reject a model that is broken on purpose,
+/// by a weaker ordering or by missing credits.
 const SMALLEST: [&str; 4] = [
     "payload_is_visible_with_its_sequence",
     "a_record_is_read_whole_or_not_at_all",

@@ -135,7 +135,7 @@ fn download(work: &Path, package: &str) -> Outcome {
 
 fn unpack(work: &Path) -> Outcome {
     let parts = PARTS.map(|part| format!("'{part}'")).join(" ");
-    // A pattern that matches nothing makes tar fail, so its status is ignored; required files are
+    // A pattern that matches nothing makes tar fail, so tar's status is ignored; required files are
     // checked afterwards.
     let script = format!(
         "dpkg-deb --fsys-tarfile linux-image-*.deb | \

@@ -2,7 +2,7 @@
 //! end of a long log is shown.
 
 /// Line that begins libtest's report of failed tests. Further down in the report, the same line
-/// begins the list of their names.
+/// begins the list of the failed tests' names.
 const HEADING: &str = "failures:";
 /// Start of the line that ends libtest's report.
 const RESULT: &str = "test result: ";

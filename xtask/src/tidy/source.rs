@@ -1,5 +1,5 @@
-//! Facts about a Rust file that tidy needs: its functions, the paths it names, and which lines
-//! are test code.
+//! Facts that tidy needs about a Rust file: the file's functions, the paths that its code names,
+//! and which lines are test code.
 
 use proc_macro2::{Delimiter, Spacing, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;

@@ -2,11 +2,11 @@
 //! of what they are doing, and announces a verdict: which rank holds up the others. If several
 //! ranks ask, the lowest of them continues.
 //!
-//! Suppose that rank r reaches a verdict. It sends the verdict at once, as the failure that ends
-//! the communicator. By then, every higher asker has got r's question, and defers to r or to an
-//! asker below r. No question of a lower asker has reached r (else r would have deferred to that
-//! asker), so each lower asker still lacks r's note. Connections keep messages in order: lower
-//! askers get the verdict before anything that r sends later, and reach no verdict of their own.
+//! Suppose that rank r reaches a verdict, and sends it at once, as the failure that ends the
+//! communicator. By then, every higher asker has got r's question, and defers to r or to an asker
+//! below r. No question of a lower asker has reached r (else r would have deferred to that asker),
+//! so each lower asker still lacks r's note. Connections keep messages in order: lower askers get
+//! the verdict before anything that r sends later, and reach no verdict of their own.
 //! There can be two verdicts only if ranks did not answer in time; the agreement after the failure
 //! then takes one of the two.
 

@@ -49,11 +49,11 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.peer_rank() else { return };
-        // A peer that refuses is dead, or has left in good order without our knowledge, or has gone
-        // on without this rank. The peer counts as dead in two cases: while this rank's neighbours
-        // are still connecting, because no rank can have left by then; and while the agreement
-        // waits for the peer, because a rank that has left never answers, and the agreement might
-        // wait for it forever.
+        // A peer that refuses is dead, or has left in good order (and this rank does not know it
+        // yet), or has gone on without this rank. The peer counts as dead in two cases. First,
+        // while this rank's neighbours are still connecting: no rank can have left yet. Second,
+        // while the agreement waits for the peer: a rank that has left never answers, and the
+        // agreement might wait forever.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {

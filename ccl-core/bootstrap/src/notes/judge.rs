@@ -1,4 +1,4 @@
-//! Judgement of which rank holds up the others. It depends on nothing but the notes of the ranks.
+//! Judgement of which rank holds up the others, based only on the notes of the ranks.
 //!
 //! Ranks that make different calls are looked for first. If there are none, the candidates are the
 //! ranks that others wait for and that do not wait themselves, and the ranks that wait although no
@@ -76,7 +76,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Returns the peers that a waiting rank waits for, except those that have passed the
+    /// Returns the peers that a waiting rank waits for, except those that have finished the
     /// operation: such peers hold up nobody, even if their messages were lost.
     fn holding(&self, note: &'a Note) -> impl Iterator<Item = Awaited> {
         note.awaited.iter().copied().filter(|on| !self.has_passed(on.peer, note))

@@ -90,7 +90,8 @@ pub(super) struct Node {
     waiting: Vec<Input>,
     wires: BTreeMap<ConnectionId, (usize, usize)>,
     tick_at: Instant,
-    /// Number of writes until the rank ends in the middle of sending, and its state from then on.
+    /// Number of writes that the rank still makes before it is killed or cut off while it sends,
+    /// and its state from then on.
     doom: Option<(u64, State)>,
 }
 
@@ -101,7 +102,7 @@ struct Wire {
     /// Per end: time when the last bytes to it arrive. Later bytes do not overtake them.
     last: [Instant; 2],
     cut: bool,
-    /// Per end: number of writes to it that still arrive before a reset, which discards the rest;
+    /// Per end: number of writes that still arrive there before a reset discards all later ones;
     /// `None` without a reset.
     reset_after: [Option<u64>; 2],
 }
@@ -119,9 +120,11 @@ pub(super) enum Plan {
     Abort(Rank),
     Overdue(Rank),
     /// Splits the network for this number of microseconds: the ranks below this one cannot reach
-    /// the others. Bytes sent across arrive after the split, unless a reset discards them.
+    /// the others. Bytes sent from one side to the other arrive once the network is whole again,
+    /// unless a reset discards them.
     Split(Rank, u64),
-    /// Cuts the path between this rank and the next one, as `Split` does between two sides.
+    /// Cuts the path between this rank and the next one, as `Split` cuts all paths between the two
+    /// sides.
     Unlink(Rank, u64),
 }
 
@@ -131,9 +134,9 @@ pub(super) struct Net {
     pub(super) latency_us_max: u64,
     pub(super) random: Random,
     wires: Vec<Wire>,
-    /// Rank and end of the last [`Plan::Split`].
+    /// Rank of the last [`Plan::Split`], and the time when the network is whole again.
     split: (Rank, Instant),
-    /// Rank and end of the last [`Plan::Unlink`].
+    /// Rank of the last [`Plan::Unlink`], and the time when the path works again.
     unlinked: (Rank, Instant),
     events: BinaryHeap<Due>,
     count: u64,
@@ -337,14 +340,14 @@ impl Net {
         self.pump(rank);
     }
 
-    /// Sends from one end of a wire; `None` closes it.
+    /// Sends bytes from one end of a wire; `None` closes the wire.
     fn transmit(&mut self, wire: usize, from: usize, bytes: Option<Vec<u8>>) {
         let to = 1 - from;
         let passes_at = self.passes_at(self.wires[wire].ends.map(|(rank, _)| rank));
         let at = self.wires[wire].last[to].max(passes_at + self.latency());
         if bytes.is_none() && self.now < self.split.1.max(self.unlinked.1) {
-            // Linux answers bytes for a closed socket with a reset. What the closing side had not
-            // delivered by then is lost.
+            // Linux answers bytes for a closed socket with a reset. Bytes of the closing side that
+            // have not arrived before the reset are lost.
             self.wires[wire].reset_after[to] =
                 (self.random.below(2) == 0).then(|| self.random.below(5));
         }

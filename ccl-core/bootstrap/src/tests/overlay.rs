@@ -286,7 +286,7 @@ fn a_long_silence_is_remembered_for_a_while() {
     link.heard(at(4_000), at(4_000), long);
     link.heard(at(5_000), at(5_000), long);
     assert!(was_silent(&link, 5_899) && !was_silent(&link, 5_900));
-    // Bytes that are read after a stop of this rank may have arrived at its beginning.
+    // Bytes that are read after a stop of this rank may have arrived when the stop began.
     link.heard(at(5_000), at(9_000), long);
     assert!(was_silent(&link, 9_000));
 }

@@ -939,7 +939,8 @@ fn sealed_bytes_max(slot_bytes: usize) -> usize {
     SEALED_BYTES_MAX.min(slot_bytes.saturating_sub(SEAL_BYTES))
 }
 
-/// Returns the id of a request: its link, and the staging slot that it reads.
+/// Returns the id of a request: its link, and the staging slot that it reads (or a number that
+/// stands for something else, see [`CREDIT_ID`]).
 fn request_id(link: Link, staging: u32) -> u64 {
     u64::from(link.peer) << 40 | u64::from(link.channel) << 32 | u64::from(staging)
 }

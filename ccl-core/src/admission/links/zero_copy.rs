@@ -1,7 +1,7 @@
 //! Zero copy: payloads that are sent from the caller's memory and received into it.
 //!
-//! * **Zero-copy send**: the put of a message reads its payload from the caller's memory instead of
-//!   its staging slot, which stays reserved. Before the caller's memory is written or given back,
+//! * **Zero-copy send**: the put of a message reads the payload from the caller's memory. The
+//!   message's staging slot stays reserved. Before the caller's memory is written or given back,
 //!   it is *reclaimed*. A lane *moves bytes late* if a put under way can still get another source
 //!   or target ([`Caps::redirects`](crate::transport::Caps::redirects)). With such a lane,
 //!   reclaiming copies the unacknowledged payloads to their staging slots. Where hardware reads
@@ -100,7 +100,7 @@ pub(super) struct ZeroCopy {
     receives: Vec<DirectReceive>,
     /// Time until which the call waits for acknowledgements.
     settle_by: Option<Instant>,
-    /// Payloads that callers have offered for next messages: link, address, registered memory.
+    /// Payloads offered for the next message of a link: link, address, registered memory.
     next: Vec<(Link, usize, LocalSlice)>,
 }
 
@@ -204,7 +204,8 @@ impl MessageLinks {
         self.registrations.add(cached);
     }
 
-    /// Returns whether a payload this long may be sent from the call's memory.
+    /// Returns whether the call has memory for zero copy, and a payload of `bytes` bytes is long
+    /// enough for a zero-copy send.
     #[inline]
     #[must_use]
     pub fn may_send_from(&self, bytes: usize) -> bool {
@@ -382,7 +383,7 @@ impl MessageLinks {
         }
     }
 
-    /// Returns the peers that may still read or write the call's memory.
+    /// Returns the peers over whose connections hardware can still access the call's memory.
     fn exposed(&self) -> BTreeSet<Rank> {
         let sent_to = self.zero_copy.sends.iter().map(|send| send.link.peer);
         let has_cts = |peer: &Peer| peer.links.iter().any(|(i, _)| !i.preposts.is_empty());

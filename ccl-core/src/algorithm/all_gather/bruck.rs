@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Blocks go straight to their final position in the output, and ranges of blocks wrap at the end
-//! of the output: no rotation follows. Steps: ⌈log2 n⌉, for any n. Bytes sent per rank: n-1 blocks.
+//! of the output. So the output need not be rotated afterwards. Steps: ⌈log2 n⌉, for any n. Bytes
+//! sent per rank: n-1 blocks.
 //! Source: J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
 //! message-passing systems", 1997.
 

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! If the number n of ranks is not a power of two, let c be the largest power of two below n. The
-//! ranks below c are core ranks; the others are extra ranks. Each extra rank gives its block to a
-//! partner first (rank c+j to core rank j), and gets all other blocks from that partner last.
-//! Before each round, a core rank has two runs of blocks: the blocks of a range of core ranks, and
-//! the blocks of all extra ranks whose partners are in this range. The second run begins c blocks
-//! after the first. One message has both runs. Steps: log2 n (log2 c and two more with extra
-//! ranks). Bytes sent per rank: n-1 blocks without extra ranks. Otherwise an extra rank sends one
-//! block, its partner about 2n, and any other rank about n.
+//! ranks below c are core ranks; the others are extra ranks. The partner of extra rank c+j is core
+//! rank j. Each extra rank first gives its block to its partner, and at the end gets all other
+//! blocks from its partner. Before each round, a core rank has two runs of blocks: the blocks of
+//! some core ranks a to b, and the blocks of their extra ranks, c+a to at most c+b. One message
+//! carries both runs. Steps: log2 n (log2 c and two more with extra ranks). Bytes sent per rank:
+//! n-1 blocks without extra ranks. With extra ranks, an extra rank sends one block, its partner
+//! about 2n blocks, and any other rank about n blocks.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", 2005.
 
@@ -62,8 +62,9 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Returns the blocks that core rank `rank` has before this round: those of the 2^round core ranks
-/// that share its higher bits, and those of their extras.
+/// Returns the blocks that core rank `rank` has before this round: the blocks of the 2^round core
+/// ranks whose numbers differ from `rank` at most in the lowest `round` bits, and the blocks of the
+/// extra ranks of these core ranks.
 fn known(rank: Rank, round: u32, ranks: u32) -> Parts {
     let (core, run) = (core(ranks), 1 << round);
     let first = rank / run * run;

@@ -13,8 +13,8 @@
 //! The nearest ranks exchange most. Let c be the largest power of two that is at most the number of
 //! ranks. The ranks from c on, if any, are extra ranks: each gives its input to a partner below c
 //! first and gets the result from that partner last. Steps: 2 log2 c (two more with extra ranks).
-//! Bytes sent per rank: 2(c-1)/c of the buffer; by partners of extra ranks, one buffer more; by
-//! extra ranks, one buffer in all.
+//! Bytes sent per rank: 2(c-1)/c of the buffer. A partner of an extra rank sends one more buffer.
+//! An extra rank sends only one buffer.
 //! Source: R. Rabenseifner, "Optimization of collective reduction operations", 2004.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};

@@ -41,7 +41,7 @@ struct Plan<'a> {
     neighbours: Vec<Run<2>>,
     /// The other ranks of the host that own a share, with the part number of the share's first cut.
     owners: Vec<Run<2>>,
-    /// The part number of the first cut of this rank's own share, if it has one.
+    /// The part number of the first cut of this rank's own share, if the rank owns a share.
     own: Option<u32>,
     names: Names,
 }

@@ -10,8 +10,8 @@
 //! Let c be the largest power of two that is at most the number of ranks. The ranks from c on, if
 //! any, are extra ranks: each gives its input to a partner below c first and gets the result from
 //! that partner last. Steps: log2 c (two more with extra ranks). Bytes sent per rank: log2 c times
-//! the buffer; by partners of extra ranks, one buffer more; by extra ranks, one buffer in all. So
-//! the algorithm is for short messages. Source: R. Thakur, R. Rabenseifner and W. Gropp,
+//! the buffer, so the algorithm is for short messages. A partner of an extra rank sends one more
+//! buffer. An extra rank sends only one buffer. Source: R. Thakur, R. Rabenseifner and W. Gropp,
 //! "Optimization of collective communication operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, core, fold_in, rounds};

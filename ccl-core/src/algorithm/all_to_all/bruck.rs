@@ -1,5 +1,5 @@
-//! Bruck's `all_to_all`: a block whose destination is i ranks away travels in hops whose lengths
-//! are the powers of two that add up to i, together with all other blocks that make the same hop.
+//! Bruck's `all_to_all`: a block for the rank at distance i travels in hops. The lengths of the
+//! hops are the powers of two that add up to i. Blocks that make the same hop share a message.
 //!
 //! ```text
 //!   block for the rank at distance 5 = 4 + 1:   r ──► r+1 ──► r+5

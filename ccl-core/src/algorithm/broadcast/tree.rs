@@ -11,7 +11,8 @@
 //!    7
 //! ```
 //!
-//! Steps: ⌈log2 n⌉. Bytes sent by the root: log2 n times the buffer; half of the ranks send none.
+//! Steps: ⌈log2 n⌉. Bytes sent by the root: ⌈log2 n⌉ times the buffer. Half of the ranks send
+//! nothing.
 
 use crate::algorithm::common::{Binomial, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

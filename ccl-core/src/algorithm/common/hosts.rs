@@ -72,7 +72,8 @@ pub(in crate::algorithm) fn each<const N: usize>(
 }
 
 /// A loop over hosts: from each host to the next, the numbers of the host and of its ranks change
-/// by constant steps. The methods turn numbers of the first host into those of the current host.
+/// by constant steps. The methods turn a number of the first host into the corresponding number of
+/// the current host.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Remote {
     /// The first host.
@@ -150,8 +151,8 @@ impl<'a> Position<'a> {
         self.hosts.rank(host, local % self.hosts.size(host))
     }
 
-    /// Writes `body` for every other host, from the next one up or, if `backwards`, from the
-    /// previous one down.
+    /// Writes `body` into the schedule for every other host: upwards from the next host or, if
+    /// `backwards`, downwards from the previous host.
     pub(in crate::algorithm) fn each_remote(
         &self,
         b: &mut Builder,
@@ -247,8 +248,9 @@ impl Names {
         scratch(name, 0, like)
     }
 
-    /// Receives the contribution of each of `peers` (the first number of each tuple) into scratch
-    /// of the extent of `own`. All contributions are terms of one fold; `terms` collects them.
+    /// Receives the contribution of each peer into scratch that has the extent of `own`. The first
+    /// number of each tuple of `peers` is a peer. Adds the contributions to `terms`, the terms of
+    /// one fold.
     pub(in crate::algorithm) fn receive<const N: usize>(
         &mut self,
         b: &mut Builder,

@@ -8,9 +8,9 @@ use crate::types::Rank;
 /// Position of a rank on a ring: the rank's neighbours, and the part that it owns.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Ring {
-    /// Number of the part that ends at this rank in a reduction, or starts at it in a gather.
+    /// Part that ends at this rank in a reduction, and starts at this rank in a gather.
     pub(in crate::algorithm) own: u32,
-    /// Number of ranks, and of parts.
+    /// Number of ranks, which is also the number of parts.
     pub(in crate::algorithm) ranks: u32,
     /// Rank to send to.
     pub(in crate::algorithm) next: Rank,

@@ -23,8 +23,8 @@ impl Tree {
 /// Node of a rank in the binomial tree around the root. The *position* of a rank is its number when
 /// ranks are counted from the root, which has position 0.
 ///
-/// The parent of a position is the position with its lowest set bit cleared. The subtree of a
-/// position is a range of positions that begins with it.
+/// Clearing the lowest set bit of a position gives the position's parent. The subtree of a position
+/// is a range of positions; the position itself is the first of the range.
 ///
 /// ```text
 ///            0
@@ -88,11 +88,11 @@ impl Binomial {
     }
 }
 
-/// Returns the position of `number` in the in-order binary tree. All odd numbers are leaves. The
-/// left child of an even number whose lowest set bit is 2^b is the number minus 2^(b-1). Its right
-/// child is the number plus 2^a, where a is the largest number below b that keeps the sum below
-/// `ranks`; if no a does, the number has no right child. The root is 0. Its only child, if any, is
-/// the largest power of two below `ranks`.
+/// Returns the position of `number` in the in-order binary tree. All odd numbers are leaves. Let
+/// 2^b be the lowest set bit of an even number. The number's left child is the number minus
+/// 2^(b-1). The number's right child is the number plus 2^a, where a is the largest value below b
+/// that keeps the sum below `ranks`; if there is no such a, the number has no right child. The root
+/// is 0. The root's only child, if any, is the largest power of two below `ranks`.
 ///
 /// ```text
 ///    0

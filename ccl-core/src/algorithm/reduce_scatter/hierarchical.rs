@@ -1,5 +1,5 @@
-//! Hierarchical `reduce_scatter`: for each rank of another host, a host folds its own ranks'
-//! contributions to the block of that rank, and sends the sum to that rank once.
+//! Hierarchical `reduce_scatter`: for each block of another host, a host folds the contributions of
+//! its own ranks, and sends one sum to the block's rank.
 //!
 //! ```text
 //!   inside   every rank ──► one rank of its host, the one with the local index of the block's rank

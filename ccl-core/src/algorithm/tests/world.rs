@@ -116,8 +116,8 @@ impl World {
         Layout::vector(&counts, &starts, split, 1)
     }
 
-    /// Returns the blocks that make up block `block` of `rank`'s output: for each, the rank whose
-    /// input contains the block, and the block's number in that input.
+    /// Returns the input blocks that make up block `block` of `rank`'s output. Each input block is
+    /// given by the rank that has it, and by its number in that rank's input.
     pub(super) fn expected(&self, rank: Rank, block: u32) -> Vec<(Rank, u32)> {
         let everybody = |block: u32| (0..self.ranks).map(|from| (from, block)).collect();
         match self.collective {

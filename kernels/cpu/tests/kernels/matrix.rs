@@ -181,7 +181,7 @@ fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> 
     let mut dst = vec![0; terms[0].0.len()];
     let operands: Vec<Term> =
         terms.iter().map(|&(data, scaled)| Term { data: data.as_ptr(), scaled }).collect();
-    // SAFETY: all buffers have `elements` elements, and the destination is apart.
+    // SAFETY: all buffers have `elements` elements, and the destination is a buffer of its own.
     unsafe { kernel.fold(&[dst.as_mut_ptr()], &operands, elements, true) };
     dst
 }
@@ -243,9 +243,9 @@ fn bytes_are_copied_from_any_address_to_any_address() {
             let mut dsts = [1, 2].map(|_| Buffer::new(&vec![0; bytes], to));
             let targets = dsts.each_mut().map(Buffer::data);
             let source = src.data();
-            // SAFETY: all buffers have `bytes` bytes; a target is the source or apart from it.
+            // SAFETY: all buffers have `bytes` bytes; a target is the source or another buffer.
             unsafe { copy(&[targets[0], source], source, bytes) };
-            // SAFETY: both buffers have `bytes` bytes, and they are apart.
+            // SAFETY: both buffers have `bytes` bytes, and they do not overlap.
             unsafe { copy_streaming(targets[1], source, bytes) };
             for dst in &dsts {
                 dst.check(&content[..bytes], &format!("{bytes} bytes from offset {from} to {to}"));

@@ -141,7 +141,7 @@ pub type Iflush = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// Arguments: the request, outputs for the done flag and for the bytes of each part.
+/// Arguments: the request, outputs for the done flag and for the bytes of each buffer.
 pub type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> NcclResult;
 
 /// Argument: the communicator.

@@ -117,7 +117,7 @@ impl Expected {
         LocalSlice { key: self.slots, offset, bytes }
     }
 
-    /// Takes the guess for a slot in which a message has arrived. If there is no guess, returns
+    /// Takes the guess for a slot in which a message has arrived. Fails if there is no guess: with
     /// `Err(true)` if the slot is the next one in turn or slots are not guessed, else `Err(false)`.
     pub(crate) fn take(&mut self, slot: usize) -> Result<Guess, bool> {
         self.by_slot[slot].take().ok_or_else(|| {
@@ -171,7 +171,7 @@ impl Expected {
     }
 
     /// Ends the redirect of a guess. This changes nothing if a put with payload has arrived in the
-    /// slot: its arrival has ended the redirect.
+    /// slot: the put's arrival has ended the redirect.
     pub(crate) fn end(
         &self,
         connection: &mut Connection,

@@ -7,9 +7,9 @@
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
 //!   known. Some slots are reserved for messages that have a CTS, so that messages without a posted
 //!   receive cannot fill all slots. A group whose buffers are all short mostly needs no CTS, so its
-//!   CTS is withheld. It is sent when a slot holds a message that no posted buffer is for, since
-//!   slots may then become scarce, and otherwise after 1 ms without events or after 10 ms: a
-//!   message that exceeds both its buffer and a slot waits for the CTS.
+//!   CTS is withheld. Withheld CTS are sent when a slot holds a message for which no buffer is
+//!   posted: slots may then become scarce. Otherwise they are sent after 1 ms without events, or
+//!   after 10 ms in any case: a message that exceeds both its buffer and a slot waits for the CTS.
 //! * **Over TCP, slots are large and mostly take no memory**, because the receiver redirects each
 //!   slot's message to the buffer that it expects the message for. The sender does not copy a long
 //!   message: the message's memory stays in use until the whole message is written to the socket.
@@ -57,13 +57,13 @@ const HELP_WITHIN: Duration = Duration::from_millis(1);
 const HELP_GAP_MAX: Duration = Duration::from_micros(20);
 /// Time between two polls of helpers that have nothing to copy.
 const HELP_PAUSE: Duration = Duration::from_micros(2);
-/// Duration from which on a poll is assumed to have copied bytes.
+/// Shortest duration of a poll that is assumed to have copied bytes.
 const HELP_COPY_MIN: Duration = Duration::from_micros(5);
 
 /// Factor by which slots are longer than `short_bytes` if the device redirects: the slots then take
 /// memory only for messages without a known buffer.
 const LONG_SLOT: usize = 64;
-/// Largest number of bytes of such a slot, unless `short_bytes` is larger.
+/// Largest number of bytes of a slot lengthened by [`LONG_SLOT`], unless `short_bytes` is larger.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 
 /// Settings of a communicator.
@@ -84,9 +84,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Adapts the settings to a connection. If the device redirects, messages that exceed
-    /// `short_bytes` need not be copied, so slots may be longer than `short_bytes`: they take
-    /// memory only if messages come before their buffers.
+    /// Adapts the settings to a connection. If the device redirects, slots are made longer than
+    /// `short_bytes`: longer messages need not be copied then, and long slots take memory only if
+    /// messages come before their buffers.
     fn on(mut self, connection: &Connection) -> Settings {
         self.slot_bytes = self.short_bytes;
         self.has_helpers &= connection.copies();

@@ -23,8 +23,8 @@ use crate::table::{Id, RequestId};
 /// peer's ring of records.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations that the peer must know before [`Receiver::forget_gone`] is called. That
-/// function withdraws deregistered ones.
+/// Number of registrations known to the peer at which [`Receiver::forget_gone`] begins to withdraw
+/// deregistered ones.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
 /// withheld, because short messages arrive in slots without it. But a message can be longer than
@@ -597,9 +597,9 @@ impl Receiver {
 
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
     /// announced. While messages are held or slots are not guessed, the peer may need a slot for a
-    /// message with a CTS, so it is told at a quarter already. The reason for a quarter: the peer
-    /// keeps at least a quarter of all slots for messages with a CTS, and it counts unannounced
-    /// slots as occupied. Fewer unannounced slots than a quarter cannot be all of the kept ones.
+    /// message with a CTS, so it is told at a quarter already. The peer reserves at least a quarter
+    /// of all slots for messages with a CTS, and counts unannounced slots as occupied. So
+    /// unannounced slots, if fewer than a quarter, never block all reserved slots.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

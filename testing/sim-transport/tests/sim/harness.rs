@@ -79,7 +79,7 @@ impl Job {
         )
     }
 
-    /// Returns whether the job has an in-place form; grouped messages have none.
+    /// Returns whether the job can run in place. Grouped sends and receives cannot.
     pub(crate) fn has_in_place(&self) -> bool {
         self.algorithm.name != "send_recv"
     }
@@ -95,14 +95,14 @@ impl Job {
         Hosts::of(&(0..self.ranks).map(|rank| rank / self.per_host).collect::<Vec<_>>())
     }
 
-    /// Returns the links' sizes, with slots that hold at least one element of each part.
+    /// Returns the links' sizes, with slots large enough for one element of each part of a message.
     fn links(&self) -> Config {
         let widest = self.schedule(0).message_parts as usize * self.data_type.bytes();
         let slot_bytes = self.config.slot_bytes.max(widest.next_multiple_of(64));
         Config { slot_bytes, ..self.config }
     }
 
-    /// Returns the most bytes that may be under way towards a rank.
+    /// Returns the limit on the bytes under way towards a rank.
     pub(crate) fn in_flight_bytes_max(&self) -> usize {
         self.links().in_flight_bytes_max(self.ranks as usize - 1)
     }
@@ -151,7 +151,8 @@ impl Job {
         (sum(&input, inputs, seat.has_input()), sum(&output, outputs, seat.has_output()))
     }
 
-    /// Returns the starts of input and output in the buffer that an in-place call has for both.
+    /// Returns the start of the input and the start of the output within the single buffer of an
+    /// in-place call.
     fn shared(&self, rank: Rank) -> (usize, usize) {
         let ((input, output), layouts) = (self.bytes(rank), self.layouts(rank, 1));
         let own = |layout: &Layout| layout.part(rank).0 * self.data_type.bytes();
@@ -209,7 +210,7 @@ pub(crate) struct Buffers {
     /// Output; if the call is in place, the buffer of input and output.
     output: Vec<u8>,
     scratch: Vec<u8>,
-    /// Start of the output in its buffer.
+    /// Start of the result within `output`.
     start: usize,
     bytes: usize,
 }
@@ -281,8 +282,8 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
     let regions: Vec<Region> =
         (0..ranks * ranks * channels).map(|_| Region::private(shape.link_bytes())).collect();
-    // A receiver gives the credits for its slots when it is made. All receivers are made before the
-    // first sender, so each sender finds its credits at its first use.
+    // Creating a receiver gives the credits for its slots. All receivers are created before the
+    // first sender, so each sender has its credits from the start.
     let mut receivers: Vec<Option<Receiver>> =
         regions.iter().map(|region| Some(Receiver::new(region, shape).unwrap())).collect();
     let mut all = Vec::new();
@@ -349,7 +350,7 @@ pub(crate) fn connect(job: &Job, world: &World, wrap: Wrap<'_>) -> Vec<MessageLi
     mesh(world, job.links(), wrap).unwrap()
 }
 
-/// Returns the message links of ports that have no other links.
+/// Returns the message links of a simulated rank's ports, which have no other links.
 pub(crate) fn messages(ports: &mut CpuPorts) -> &mut MessageLinks {
     ports.links().messages().unwrap()
 }

@@ -41,7 +41,7 @@ enum Plant {
     CountsTooLittle,
     /// One rank takes an error for success.
     SwallowsErrors,
-    /// One rank's error names the rank that follows the right one.
+    /// One rank's error names the rank after the right one.
     BlamesAnother,
     /// One rank's output is changed before it is checked.
     SpoilsData,
@@ -509,8 +509,8 @@ fn planted_defects_are_found() {
         let found = |(seed, cell): (u64, &Cell)| run(cell, seed, plant).is_err();
         let found = (0..).zip(&cells).filter(|case| found(*case)).count();
         println!("{plant:?} is found in {found} of {} cells", cells.len());
-        // Some cells may miss the defect. For example, after a long cut, the rank that is named
-        // wrongly may be dead, too.
+        // Some cells can miss the defect. For example, after a long cut, the wrongly named rank can
+        // be dead, too.
         assert!(found * 2 > cells.len(), "{plant:?}: found in only {found} of {}", cells.len());
     }
 }

@@ -1,5 +1,5 @@
-//! Faults planted below the protocol. The protocol must survive some of them; the others break it,
-//! and these tests must detect that.
+//! Faults planted below the protocol. The protocol must survive some of these faults. The other
+//! faults break the protocol, and the tests must detect the break.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -89,8 +89,8 @@ impl Faults for Haunted {
         ) = (name_of(&event), &event)
         {
             let slots = 4;
-            // If renewed, the immediate names the next message of the same slot, before that
-            // message has come.
+            // A renewed immediate has the number of the next message in the same slot. That message
+            // has not come when the immediate is shown.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
             let immediate = Immediate::message(channel, later).encode();
             let (endpoint, bytes) = (*endpoint, *bytes);

@@ -1,10 +1,10 @@
-//! Schedules to run: every algorithm, grouped messages, and reductions that put load on rank 0.
+//! Schedules to run: every algorithm, grouped sends and receives, and two reductions to rank 0.
 
 use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
 use ccl_core::types::Collective;
 
-/// Returns every algorithm, one collective after the other, and then grouped messages.
+/// Returns every algorithm, one collective after the other, and then [`MESSAGES`].
 pub(crate) fn all() -> Vec<&'static Algorithm> {
     algorithm::all().chain([&MESSAGES]).collect()
 }

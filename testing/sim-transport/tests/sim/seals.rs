@@ -10,8 +10,8 @@ const SLOTS: u32 = 8;
 const TO: Link = Link { peer: 1, channel: 0 };
 const FROM: Link = Link { peer: 0, channel: 0 };
 
-/// Returns a world of two ranks, and their links. Immediates may arrive long after the bytes of
-/// their puts.
+/// Returns a world of two ranks, and the links of each rank. The immediate of a put can arrive long
+/// after the put's bytes.
 fn begin() -> (World, Vec<MessageLinks>) {
     let jitter = Duration::from_millis(1);
     let conditions = Conditions { redirects: false, jitter, ..Conditions::default() };

@@ -117,8 +117,8 @@ fn the_budget_is_shared_and_reached() {
         let simulated = simulate(&job, &inputs, &world);
         simulated.check(&mapped(&job, &inputs)).unwrap();
         let most = world.in_flight_bytes_max(0);
-        // A slot is empty while its pool credit travels to a sender. So a run with a pool need not
-        // reach the allowed bytes, only three quarters of them.
+        // A slot is empty while its pool credit travels to a sender. So a run with a pool has to
+        // reach only three quarters of the allowed bytes.
         let reached = if pool > 0 { allowed * 3 / 4 } else { allowed };
         assert!((reached..=allowed).contains(&most), "{most} bytes in flight, {allowed} allowed");
         assert!(simulated.counters[1].stalls > 0);

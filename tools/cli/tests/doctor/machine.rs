@@ -5,10 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Root ports in [`Machine::healthy`]: the path without its end `:01.0`, and the NUMA node.
+/// Root ports of [`Machine::healthy`]: each path without the suffix `:01.0`, and the NUMA node.
 const ROOTS: [(&str, u32); 2] = [("pci0000:10/0000:10", 0), ("pci0000:80/0000:80", 1)];
 
-/// A directory with files of a machine; dropping this removes the directory.
+/// A directory with files of a machine; it is removed when the `Machine` is dropped.
 pub(super) struct Machine(pub(super) PathBuf);
 
 impl Drop for Machine {
@@ -217,7 +217,7 @@ impl Machine {
     }
 }
 
-/// Returns the configuration of a bridge whose ACS control register holds these bits.
+/// Returns the configuration of a bridge whose ACS control register has the value `acs`.
 pub(super) fn configuration(acs: u16) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     bytes[0x100..0x104].copy_from_slice(&0x1481_0001_u32.to_le_bytes());

@@ -39,7 +39,7 @@ const NIC: &str = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0
 const GPU: &str = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0";
 const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
 
-/// A change to a healthy machine or its environment, and a finding that must follow.
+/// A change to a healthy machine or to the environment variables, and the expected finding.
 struct Plant {
     spoil: fn(&Machine),
     variables: &'static [(&'static str, &'static str)],
@@ -508,7 +508,7 @@ fn every_check_has_a_planted_fault() {
 
 #[test]
 fn only_harmful_settings_are_reported() {
-    // CAP_IPC_LOCK lifts the limit, but not in a user namespace.
+    // CAP_IPC_LOCK lifts the limit on locked memory, but not in a user namespace.
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "65536");
     replace(&machine, "proc/self/status", "0000000000000000", "0000000000004000");
@@ -537,7 +537,7 @@ fn only_harmful_settings_are_reported() {
     let (status, found) = examine(&machine, &[]);
     assert_eq!(status, 0, "{found:?}");
     assert!(found.iter().any(|[.., said]| said.contains("devices: mlx5_0, below")));
-    // With only one card below a root port, ACS has no traffic between cards to redirect there.
+    // With only one card below a root port, there is no traffic between cards to redirect.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(0x1d));
     machine.remove("sys/bus/pci/devices/0000:14:00.0");
@@ -641,7 +641,7 @@ fn this_machine_is_examined_within_seconds() {
     let Output { status, stdout, stderr } = ferroccl(&["doctor"], &[]);
     println!("{}", String::from_utf8_lossy(&stdout));
     assert!(matches!(status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&stderr));
-    // On a machine of usual speed, this fails if a check waits until its deadline.
+    // On a machine of usual speed, the test fails if a check waits until its deadline.
     assert!(start.elapsed() < stretched(Duration::from_secs(5)));
     let text = String::from_utf8(stdout).unwrap();
     assert!(CHECKS.iter().all(|check| text.contains(&format!("{}:", check.name))), "{text}");

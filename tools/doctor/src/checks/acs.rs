@@ -46,13 +46,13 @@ fn control(config: &[u8]) -> Control {
         Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     let mut at = EXTENDED;
-    // The number of steps is limited, since a chain may be a loop.
+    // The number of steps is limited, since the chain of capabilities can be a loop.
     for _ in 0..CONFIG_BYTES / 8 {
         let Some(header) = word(at).filter(|header| *header != 0 && *header != u32::MAX) else {
             return Control::None;
         };
         if header as u16 == ACS {
-            // Capabilities in the lower half, control in the upper.
+            // The lower half is the capability register, the upper half the control register.
             return word(at + 4).map_or(Control::None, |both| Control::Set((both >> 16) as u16));
         }
         at = (header >> 20) as usize & !3;
@@ -79,7 +79,7 @@ fn is_alone(host: &Host, root: &str) -> bool {
     cards.len() == 1
 }
 
-/// Checks whether bridges above GPUs redirect the traffic between peers.
+/// Checks whether bridges above GPUs redirect the traffic between devices.
 pub(super) fn bridges(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() {

@@ -17,7 +17,7 @@ fn module(maker: Maker) -> &'static str {
     }
 }
 
-/// Checks whether GPUs have their driver, and whether its parts are of one version.
+/// Checks whether GPUs have their driver, and whether parts of NVIDIA's driver differ in version.
 pub(super) fn driver(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() {
@@ -132,9 +132,8 @@ fn of_nvidia(host: &Host) -> Finding {
     }
 }
 
-/// Returns the evidence that NVIDIA's driver and the kernel provide dma-bufs. The error is `false`
-/// with the reason why they provide none, or `true` with the reason why it is unknown whether they
-/// provide any.
+/// Returns the evidence that NVIDIA's driver and the kernel provide dma-bufs. An error has a flag
+/// and a reason. The flag is `false` if no dma-bufs are provided, and `true` if that is unknown.
 fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version(&release).is_some_and(|kernel| kernel < (5, 12)) {
@@ -166,7 +165,7 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     }
 }
 
-/// Returns the kernel's build configuration, from a file of its package.
+/// Returns the kernel's build configuration, from a file of the kernel's package.
 fn kernel_options(host: &Host) -> Option<String> {
     let release = host.text("/proc/sys/kernel/osrelease")?;
     let inside = format!("/lib/modules/{release}/config");

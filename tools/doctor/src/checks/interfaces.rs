@@ -114,8 +114,8 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
 }
 
 /// Returns a finding if an interface of `used` is much slower than the fastest interface that is
-/// up. `by_default` is true if no interface is selected: `used` then has all interfaces that ranks
-/// may use.
+/// up. `by_default` is true if no interface is selected: `used` then has the interfaces that ranks
+/// use by default.
 fn slow(
     subject: &str,
     all: &[Interface],

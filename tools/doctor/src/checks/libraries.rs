@@ -26,7 +26,7 @@ const DIRECTORIES: [&str; 14] = [
     "/lib",
 ];
 const PLUGIN: &str = "libnccl-net-ferroccl.so";
-/// First NCCL version that can load our plugin: 2.20 introduced version 8 of the plugin interface.
+/// First NCCL version that can load `PLUGIN`: 2.20 introduced version 8 of the plugin interface.
 const NCCL_MIN: u32 = 22_000;
 
 struct Known {
@@ -149,8 +149,9 @@ fn one(host: &Host, known: &Known) -> Finding {
     }
 }
 
-/// Returns the versions of all files of this name in the library directories; `LD_LIBRARY_PATH` is
-/// first. A version is empty if the file's name, with all links followed, has none.
+/// Returns the versions of all files of this name: first those in `LD_LIBRARY_PATH`, then those in
+/// `DIRECTORIES`. A version is the part after `.so.` of a file's real name (all links followed); it
+/// is empty if there is no such part.
 pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     let asked = host.job.library_path.split(':').filter(|path| path.starts_with('/'));
     let mut seen = Vec::new();
@@ -166,7 +167,7 @@ pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     versions
 }
 
-/// Returns the versions of a library, as evidence, if there are several.
+/// Returns evidence that lists the versions of a library, if there are several.
 fn several(host: &Host, file: &str) -> Option<String> {
     let versions = versions(host, file);
     let distinct: BTreeSet<&String> = versions.iter().collect();
@@ -190,7 +191,7 @@ fn several_libfabric(host: &Host) -> Option<Finding> {
     Some(Finding::advice("libfabric.so.1", several(host, "libfabric.so.1")?, remedy))
 }
 
-/// Checks whether NCCL would find our plugin.
+/// Checks whether NCCL would find ferroccl's plugin.
 pub(super) fn plugin(host: &Host) -> Vec<Finding> {
     let asked = host.job.library_path.split(':').filter(|path| path.starts_with('/'));
     let mut places = asked.chain(DIRECTORIES).map(|directory| format!("{directory}/{PLUGIN}"));

@@ -54,8 +54,8 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Parses a line of mountinfo. Returns `None` if the line is not of /dev/shm; otherwise its size
-/// option, if any.
+/// Parses a line of mountinfo. The outer `None` means that the line does not describe /dev/shm, the
+/// inner `None` that the mount has no readable size option.
 fn shm_mount(line: &str) -> Option<Option<u64>> {
     let (mount, kind) = line.split_once(" - ")?;
     (mount.split(' ').nth(4)? == "/dev/shm").then_some(())?;

@@ -1,5 +1,5 @@
-//! Bus bandwidth (busbw) of collectives on nodes of NVLink-connected GPUs with NICs between the
-//! nodes, for large messages, by algorithm.
+//! Bus bandwidth (busbw) of collectives with large messages, by algorithm. The GPUs of a node are
+//! connected by NVLink, and the nodes by NICs.
 //!
 //! Two efficiencies describe an implementation: the share of the links' bandwidth that it reaches
 //! within nodes, and the share between nodes. Given both shares, predictions for other clusters and
@@ -12,7 +12,7 @@ pub struct Cluster {
     pub nodes: f64,
     /// Number of ranks on each node.
     pub node_ranks: f64,
-    /// Bytes per second that a rank sends to its node.
+    /// Bytes per second that a rank sends to other ranks of its node.
     pub rank_bytes_per_s: f64,
     /// Bytes per second that a node sends to the network.
     pub node_bytes_per_s: f64,
@@ -48,10 +48,10 @@ impl Cluster {
     /// within each node.
     ///
     /// Let the array have B bytes, and let a node reach W bytes per second to the network. With two
-    /// nodes, each is the root of one tree and the leaf of the other. It sends half of the array up
-    /// and half down: B bytes in all, so algbw = W. With more nodes, most send the whole array up
-    /// and down: 2 B bytes, so algbw = W / 2. With n ranks, the busbw is 2 (n - 1) / n times the
-    /// algbw.
+    /// nodes, each node is the root of one tree and the leaf of the other. Each node sends half of
+    /// the array up and half down: B bytes in all, so algbw = W. With more nodes, most nodes send
+    /// the whole array up and down: 2 B bytes, so algbw = W / 2. With n ranks, the busbw is
+    /// 2 (n - 1) / n times the algbw.
     #[must_use]
     pub fn tree_busbw(&self) -> f64 {
         let ranks = self.ranks();
@@ -87,7 +87,7 @@ impl Cluster {
 
 /// Returns a cluster of AWS p5 nodes: eight H100, 32 NICs of 100 Gb/s. `within` is calibrated with
 /// the all_reduce of one node without reducing switches (370 of 450 GB/s), `between` with send/recv
-/// of two nodes (43 of 50 GB/s); `in_network` is the measured gain.
+/// of two nodes (43 of 50 GB/s); `in_network` is the measured gain from reducing switches.
 #[must_use]
 pub const fn p5(nodes: f64) -> Cluster {
     Cluster {

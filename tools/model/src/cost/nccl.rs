@@ -1,5 +1,5 @@
-//! NCCL's own model of its latencies, with its constants: an oracle to compare with. (`tuning.cc`
-//! of NCCL 2.30; times in microseconds there and here.)
+//! NCCL's model of its own latencies, with the model's constants: an oracle to compare with.
+//! (`tuning.cc` of NCCL 2.30; times in microseconds there and here.)
 
 /// Protocol by which NCCL sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

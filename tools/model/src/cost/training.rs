@@ -1,9 +1,9 @@
 //! Effect of communication on training: when communication takes longer than computing.
 //!
 //! `flops_per_s`, or `C`, is the computing rate of one accelerator; `bytes_per_s`, or `W`, is the
-//! rate at which it (or its node) sends. `D` and `F` are the widths of a model's layers, `B` the
-//! tokens of a batch. Each number of a model has two bytes. Formulas without another source are
-//! from the scaling book, "Rooflines for LLM scaling on GPUs"; [`super`] has the books' titles.
+//! rate at which an accelerator, or a node, sends. `D` and `F` are the widths of a model's layers,
+//! `B` the tokens of a batch. Each number of a model has two bytes. Formulas without another source
+//! are from the scaling book, "Rooflines for LLM scaling on GPUs"; [`super`] has the books' titles.
 
 /// Returns the least number of tokens per accelerator with which data parallelism, fully sharded or
 /// not, is compute-bound: `C / W`.

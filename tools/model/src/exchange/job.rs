@@ -154,8 +154,8 @@ fn comm_type(collective: Collective) -> Option<CommType> {
     })
 }
 
-/// Returns the variant of `collective` whose blocks have equal length, which may be `collective`
-/// itself; `None` if there is no such variant.
+/// Returns the variant of `collective` whose blocks have equal length: `collective` itself if its
+/// blocks are of equal length. Returns `None` if there is no such variant.
 pub(super) fn even(collective: Collective) -> Option<Collective> {
     Some(collective_of(comm_type(collective)?))
 }

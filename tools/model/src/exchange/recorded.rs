@@ -272,8 +272,8 @@ fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
 }
 
 /// Returns the messages that a rank sends to and receives from other ranks in one operation. `own`
-/// is the number of the rank in the job. The tag is the index of the group, so that messages
-/// between the same two ranks in different groups do not match.
+/// is the number of the rank in the job. The tag of a message is the index of its [`Group`], so
+/// messages between the same two ranks in different groups do not match.
 fn messages(
     operation: &Operation,
     (group, members): (usize, &[Rank]),
@@ -299,7 +299,7 @@ fn messages(
     Ok(all.into_iter().filter(|(peer, _)| *peer != own).map(|(_, done)| done).collect())
 }
 
-/// Sorts operations by start time. Operations without times keep their order among themselves.
+/// Sorts operations by start time. Operations without times come first, in unchanged order.
 fn entries(mut list: Vec<(Operation, Action)>) -> Vec<Entry> {
     list.sort_by_key(|(operation, _)| operation.start_us);
     let entry = |(node, (operation, what)): (u64, (Operation, Action))| {
@@ -360,8 +360,8 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<Action
     if root >= ranks {
         return Err(wrong(format!("root {root} is too high for {ranks} ranks")));
     }
-    // A rank that is not the root may have only the smaller buffer, and `operation.bytes` is then
-    // the size of that one. So the larger size is computed from `count`, the same on all ranks.
+    // If a rank is not the root and has only the smaller buffer, `operation.bytes` is the size of
+    // the smaller buffer. So the larger size is computed from `count`, the same on all ranks.
     let blocks = collective.even_blocks(ranks).filter(|_| !is_uneven);
     let bytes = match (blocks, operation.count, &operation.data_type) {
         _ if collective == Collective::Barrier => Some(0),

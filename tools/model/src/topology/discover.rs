@@ -92,8 +92,8 @@ impl Found<'_> {
         }
     }
 
-    /// Adds the ports of RDMA devices, and hardware interfaces that share no PCI function with
-    /// them.
+    /// Adds the ports of RDMA devices. Adds a hardware interface only if no RDMA device has the
+    /// same PCI function.
     fn nics(&mut self) {
         let mut rdma = devices::rdma(self.files);
         for PortInfo { device, locality, .. } in self.told {
@@ -122,7 +122,7 @@ impl Found<'_> {
 
     /// Returns the ports of a device by number, each with its link to the network; None for a port
     /// that is down. The answer of verbs overrides sysfs, because verbs ask the device. If verbs
-    /// know only a lower bound, the higher rate counts.
+    /// know only a lower bound of the rate, the higher of the two rates counts.
     fn ports(&self, device: &Device) -> BTreeMap<u8, Option<LinkSpeed>> {
         let by_files = devices::ports(self.files, device).into_iter().map(|port| {
             let rate = port.gigabits(self.files).map(|gigabits| gigabits * 0.125e9);

@@ -230,9 +230,8 @@ fn shape(svg: &mut String, item: &Item, (centre, top): (f64, f64)) {
     svg.push_str("</g>\n");
 }
 
-/// Returns the middle and the top of each box. Leaves are side by side, other boxes above the
-/// middle of their children. Switches of accelerators are in the lowest row, centred below their
-/// host.
+/// Returns the horizontal middle and the top of each box. Leaves are side by side, other boxes
+/// above the middle of their children. NVSwitches are in the lowest row, centred below their host.
 fn places(nodes: &[Node<'_>]) -> Vec<(f64, f64)> {
     let depth = nodes.iter().map(|node| node.depth).max().unwrap_or(0);
     let top = |depth: usize| MARGIN + depth as f64 * ROW;

@@ -42,7 +42,7 @@ pub struct Tier {
 /// between hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fabric {
-    /// Number of ports of each host; cables of the lowest tier end at these ports.
+    /// Number of NICs that each host has on the network; cables of the lowest tier end at them.
     pub nics: u32,
     /// Tiers from the lowest upwards.
     pub tiers: Vec<Tier>,

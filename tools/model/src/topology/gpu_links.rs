@@ -52,7 +52,7 @@ fn add_links(machine: &mut Machine, nvml: &Nvml) -> Result<(), NvmlError> {
     Ok(())
 }
 
-/// Returns the addresses at the other ends of the links that are up.
+/// Returns, for each link that is up, the PCI address of the device at the other end.
 fn up(device: &Device<'_>) -> Vec<String> {
     let links = (0..LINKS_MAX).map(|link| device.link_wrapper_for(link));
     let links = links.filter(|link| link.is_active().unwrap_or(false));

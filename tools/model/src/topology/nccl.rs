@@ -265,8 +265,8 @@ impl<'d> Reading<'d> {
     }
 }
 
-/// Returns the bandwidth of one link of an accelerator. It depends on the kind of the link and, for
-/// NVLink, on the GPU's generation: `sm` is its compute capability, such as 90.
+/// Returns the bandwidth of one link of an accelerator. `sm` is the compute capability of the GPU,
+/// such as 90; the bandwidth of an NVLink depends on it.
 pub(super) fn gpu_link_speed(kind: GpuLinkKind, sm: Option<u32>) -> LinkSpeed {
     let bytes_per_s = match (kind, sm) {
         (GpuLinkKind::Xgmi, _) => 64e9,
@@ -316,8 +316,8 @@ fn as_pcie(bytes_per_s: f64) -> (f64, u32) {
 
 /// Writes a machine as NCCL's topology XML.
 ///
-/// NCCL knows no host bridges: in the XML a bridge's parts are under its NUMA node. If an attribute
-/// such as `sm` is missing, NCCL looks it up itself.
+/// NCCL knows no host bridges: in the XML, the parts under a bridge are under the bridge's NUMA
+/// node. If an attribute such as `sm` is missing, NCCL looks it up itself.
 #[must_use]
 pub fn write(machine: &Machine) -> String {
     let mut xml = "<system version=\"1\">\n".to_owned();

@@ -33,9 +33,9 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Returns whether less traffic passes between groups, and between hosts, than in `other`. The
-    /// highest tier with different traffic decides; hosts come last. A difference of at most a
-    /// thousandth of the larger value does not count: it is not worth moving ranks.
+    /// Returns whether this traffic is less than `other`. The highest tier with different traffic
+    /// decides; the traffic between hosts comes last. A difference of at most a thousandth of the
+    /// larger value does not count: it is not worth moving ranks.
     #[must_use]
     pub fn is_less_than(&self, other: &Crossing) -> bool {
         let own = self.groups.iter().chain([&self.hosts]);

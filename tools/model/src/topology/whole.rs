@@ -66,8 +66,8 @@ impl Topology {
         self.machines.get(run?.machine)
     }
 
-    /// Returns the seat of a rank, if ranks fill the seats of one host after the other
-    /// ([`Machine::seats`]).
+    /// Returns the seat of a rank; none if there are too few seats. Ranks fill the seats
+    /// ([`Machine::seats`]) of one host after the other.
     #[must_use]
     pub fn seat(&self, rank: u64) -> Option<Seat> {
         let (mut host, mut left) = (0, rank);

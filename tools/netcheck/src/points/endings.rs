@@ -301,7 +301,7 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
     },
 );
 
-/// Closes the connection: this may fail, but must neither hang nor crash.
+/// Closes the connection. The close may fail, but must neither hang nor crash.
 fn close_after_error(link: &Link) -> Outcome {
     link.side.step("closing, after the error");
     let _may_be_refused = link.side.watch.call("close", || link.comm.close());

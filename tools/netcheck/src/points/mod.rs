@@ -17,7 +17,7 @@ mod transfer;
 use crate::side::Side;
 use crate::stop::Outcome;
 
-/// One demand of NCCL.
+/// One demand of NCCL, and its test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     /// Name by which users choose the point.
@@ -79,8 +79,7 @@ pub(crate) enum Act {
 const LOADS: &str = "loads_and_names";
 /// Point that all later points with a connection depend on.
 const HANDLE: &str = "handle_is_128_bytes";
-/// Point that [`ONE_MESSAGE`] depends on. All later points with messages depend on
-/// [`ONE_MESSAGE`].
+/// Point that [`ONE_MESSAGE`] and [`offload::DEVICE_HANDLES`] depend on.
 const CONNECTS: &str = "connects";
 /// Point that all later points with messages depend on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";

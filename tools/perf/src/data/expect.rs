@@ -44,9 +44,9 @@ pub struct Place<'a> {
     pub ranks: u32,
 }
 
-/// Returns the stream of a block that one rank sends to another, in calls with a count for each
-/// block. Each pair has a stream of its own, so that the receiver need not know the position of the
-/// block in the sender's buffer.
+/// Returns the stream of the block that `from` sends to `to`, for [`Counts::Vector`]. Each pair has
+/// a stream of its own, so that the receiver need not know the position of the block in the
+/// sender's buffer.
 fn pair_stream(from: Rank, to: Rank) -> u64 {
     1 << 63 | u64::from(from) << 32 | u64::from(to)
 }

@@ -48,8 +48,8 @@ impl FloatFormat {
         // The scaling to units of the last place is exact: only `round_ties_even` rounds.
         let scale = 2.0_f64.powi(self.mantissa_bits as i32 - exponent);
         let units = (magnitude * scale).round_ties_even() as u64;
-        // The high bits of `units` complete `field`: they add 1 for a normal number, 0 for a
-        // subnormal one, and 1 more if rounding carries into them.
+        // The high bits of `units` add 1 to `field` for a normal number (its leading one), 0 for a
+        // subnormal number, and 1 more if rounding carries into these bits.
         let field = (exponent + self.bias() - 1) as u64;
         sign | ((field << self.mantissa_bits) + units)
     }

@@ -21,7 +21,7 @@ enum Direction {
 
 /// Paths with a common feature. If two groups explain the slower paths equally well, the one that
 /// comes first in the derived order is reported. Wider groups are declared before narrower ones, so
-/// that they are preferred. The number of a host is that of the first rank on it.
+/// that wider groups are preferred. A host's number is the first rank on that host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     All,
@@ -158,10 +158,10 @@ impl Firsts {
     }
 }
 
-/// Returns the common features of slower paths. Each step considers the groups with at least two
-/// slower paths that are not yet explained (a single path has nothing in common with others), and
-/// takes the group in which these paths outnumber the healthy paths by the most. This group then
-/// explains all its paths.
+/// Returns the common features of slower paths. Each step counts, in every group, the slower paths
+/// that are not yet explained. Of the groups with at least two such paths (a single path has
+/// nothing in common with others), the step takes the one in which they outnumber the healthy paths
+/// by the most. This group then explains all its paths.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
     let first = Firsts::new(ranks);

@@ -286,7 +286,7 @@ mod tests {
         });
         let alarms = alarms.count();
         // At most 1 % of the runs are expected to raise an alarm. The limit is four standard
-        // deviations above that.
+        // deviations above 1 %.
         let mean = f64::from(runs as u32) / 100.0;
         assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} alarms in {runs} runs");
     }

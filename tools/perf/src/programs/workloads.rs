@@ -125,9 +125,9 @@ impl Scene {
         forward.chain(backward).collect()
     }
 
-    /// Returns the calls of the recommender. Forward: the holder of a table sends its rows to each
-    /// rank for that rank's samples. Backward: the gradients go in the reverse direction. The
-    /// counts are skewed if the number of tables, 26, is not a multiple of the number of ranks.
+    /// Returns the calls of the recommender. Forward: the holder of a table sends each rank the
+    /// table's rows for that rank's samples. Backward: the gradients go in the reverse direction.
+    /// The counts are skewed if the number of tables, 26, is not a multiple of the number of ranks.
     fn recommender(self) -> Vec<Trial<'static>> {
         let samples = self.scaled(SAMPLES_PER_RANK);
         let rows = |holder: Rank| {
@@ -150,8 +150,8 @@ impl Scene {
         [there, back].map(|counts| self.call(Collective::AllToAllV, data_type, counts)).to_vec()
     }
 
-    /// Returns the calls of the mixture of experts. Per layer: tokens to their experts and back, in
-    /// the forward pass and again in the backward pass.
+    /// Returns the calls of the mixture of experts. In each layer, tokens go to their experts and
+    /// back, in the forward pass and again in the backward pass.
     fn experts(self) -> Vec<Trial<'static>> {
         let layers: Vec<Vec<Trial<'static>>> = (0..EXPERT_LAYERS)
             .map(|layer| {

@@ -34,8 +34,8 @@ fn said(seen: &Measurement, tried: &[Tried]) -> String {
     }
 }
 
-/// Returns settings with more flows if the network is oversubscribed: when all pairs of hosts send
-/// at once, the slowest pair gets much less bandwidth than one pair alone.
+/// Returns settings with more flows if the network is oversubscribed: the slowest pair of hosts
+/// gets clearly less bandwidth when all pairs send at once than one pair gets alone.
 fn worth(seen: &Measurement, transport: &str) -> Vec<Tried> {
     if !seen.is_oversubscribed() {
         return Vec::new();

@@ -1,5 +1,5 @@
 //! Trial of tunables that hold for the lifetime of a communicator: slots, channels, sockets, queue
-//! pairs. Tunables are tried one by one; the value that a trial chose also holds in later trials.
+//! pairs. Tunables are tried one by one; the value that a trial chooses also holds in later trials.
 //! The communicators of all values of a tunable exist at once and are measured in turns.
 
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The two ends of a link: credits of the sender; arrived messages and freed slots of the
-//! receiver.
+//! Ends of a link: the sender's end counts credits, and the receiver's end counts arrived messages
+//! and freed slots.
 
 use ccl_core::admission::{Receiver, Sender};
 
@@ -7,7 +7,7 @@ use ccl_core::admission::{Receiver, Sender};
 pub(super) trait Ends {
     /// Makes ends with `slots` slots, and one credit for each slot.
     fn new(slots: u32) -> Self;
-    /// Returns whether the next message may be sent.
+    /// Returns whether the sender has a credit for its next message.
     fn has_credit(&mut self) -> bool;
     /// Sends the next message and returns its number.
     fn send(&mut self, bytes: usize) -> u64;
@@ -16,14 +16,14 @@ pub(super) trait Ends {
     fn arrive(&mut self, number: u64);
     /// Returns whether the next message in order has arrived.
     fn is_there(&self) -> bool;
-    /// Frees the slot of the next message. Returns the number to pass to the sender's
-    /// [`credit`](Self::credit), if a credit is due.
+    /// Frees the slot of the next message in order. If credits are due, returns the number to pass
+    /// to [`credit`](Self::credit).
     fn release(&mut self) -> Option<u64>;
-    /// Gives the sender credits: the sender may send all messages below this number.
+    /// Gives the sender credits for all messages whose numbers are less than `below`.
     fn credit(&mut self, below: u64);
 }
 
-/// Both ends of a link, as the real state machines of admission.
+/// Both ends of one direction of a link, as the real state machines of admission.
 #[derive(Debug)]
 pub(super) struct Admitted {
     sender: Sender,
@@ -61,14 +61,14 @@ impl Ends for Admitted {
     }
 }
 
-/// Both ends of a link, as counters that wrap around. The counters take only 20 bytes, because a
-/// run can have millions of links. A link has at most 32 slots.
+/// Both ends of one direction of a link, as counters that wrap around. The counters take only 20
+/// bytes, because a run can have millions of links. A link has at most 32 slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     sent: u32,
     credits: u32,
     next: u32,
-    /// Bits of the messages that have arrived; the lowest bit is that of the next one in order.
+    /// Bit mask of the messages that have arrived; the lowest bit is that of message `next`.
     there: u32,
     slots: u8,
 }

@@ -3,7 +3,7 @@
 //! Shift all ranks by a *stride*, with the last ones wrapping to the front. If the network, the
 //! paths of messages and the schedule stay the same, ranks a stride apart do the same at the same
 //! time. Then it is enough to simulate the first ranks, as many as the stride. Each simulated rank
-//! represents all ranks at multiples of the stride from it, which send over the same distances.
+//! represents all ranks at multiples of the stride from it: they all send over the same distances.
 //!
 //! If a simulated rank s sends to a rank p that is not simulated, then one of the ranks that s
 //! represents sends an equal message to the simulated rank that represents p. Both messages go over
@@ -28,8 +28,8 @@ use crate::workload::{Call, ELEMENT_BYTES};
 pub struct Folding {
     /// Ranks in all.
     pub ranks: u32,
-    /// Number of simulated ranks, which are the first ones. Each simulated rank stands for all
-    /// ranks at multiples of the stride from it.
+    /// Number of simulated ranks, which are ranks 0 to `stride` - 1. Each simulated rank stands for
+    /// all ranks at multiples of the stride from it.
     pub stride: u32,
 }
 
@@ -97,8 +97,8 @@ impl Folding {
         Ok(folding)
     }
 
-    /// Returns whether ranks a stride apart have the same steps, shifted. Only a sample of ranks is
-    /// checked.
+    /// Returns whether ranks a stride apart have the same steps, with peers at the same distances.
+    /// Only a sample of ranks is checked.
     fn schedules_agree(&self, network: &Network, call: &Call) -> bool {
         let each = network.plan().ranks_per_host;
         let hosts = crate::workload::Job::first(network.plan().hosts).layout(each);
@@ -141,7 +141,7 @@ impl Folding {
         (to + self.ranks - from) % self.ranks
     }
 
-    /// Moves the links of a path back to those of the simulated ranks.
+    /// Replaces each link of a path by its counterpart among the links of the simulated ranks.
     pub(super) fn path(&self, network: &Network, path: &mut Path) {
         if !self.is_none() {
             for (link, _) in &mut path.links {

@@ -28,6 +28,7 @@ impl Machine for Execution {
 struct Cursor {
     at: usize,
     counters: Counters,
+    /// Number of the channel's chunks that the strand has done.
     turn: usize,
     /// True if the next four fields are computed for the current fold.
     ready: bool,
@@ -40,7 +41,7 @@ struct Cursor {
     /// Peers that the fold sends to.
     sends: Vec<Rank>,
     /// Peer that the strand waits for, and what the strand needs: a message from the peer (true) or
-    /// a free slot to send to the peer (false).
+    /// a free slot of the peer (false).
     waits: Option<(Rank, bool)>,
 }
 
@@ -174,7 +175,7 @@ impl Walk {
         }
     }
 
-    /// Does a fold if all its links are ready. Returns whether the strand may go on.
+    /// Does a fold if all its links are ready. Returns whether the strand can go on.
     fn fold<P: Ports>(
         &mut self,
         index: usize,

@@ -1,5 +1,5 @@
-//! Simulation of a collective of all ranks, message by message: the ranks' programs run over links
-//! that are simulated as flows.
+//! Simulation of a collective of all ranks, message by message: the ranks' programs run, and their
+//! messages between hosts are simulated as flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`). Each link has two ends (`ends`):
 //! the sender's end holds the credits, and the receiver's end holds the slots. Up to
@@ -45,8 +45,8 @@ pub const REAL_RANKS_MAX: u32 = 1_024;
 pub struct RunParams {
     /// Channels, slots and budget of every rank.
     pub links: admission::Config,
-    /// Striping of messages over queue pairs, and the most bytes and messages in flight from all
-    /// NICs of a rank together.
+    /// Striping of messages over queue pairs, and limits on the bytes and messages in flight from
+    /// all NICs of a rank together.
     pub spread: Striping,
     /// Shortest time between computations of the rates ([`crate::flows::Flows::new`]), in seconds.
     pub settle_s: f64,
@@ -90,7 +90,7 @@ pub struct Outcome {
     pub time_s: f64,
     /// Messages sent by the simulated ranks.
     pub messages: u64,
-    /// Bytes of these messages.
+    /// Bytes of all messages that the simulated ranks sent.
     pub message_bytes: u64,
     /// Bytes that passed each link; 0 for links of ranks that are not simulated ([`Folding`]).
     pub carried_bytes: Vec<f64>,
@@ -98,7 +98,7 @@ pub struct Outcome {
     pub in_flight_bytes_max: u64,
     /// Largest number of bytes that admission allows in flight to one rank.
     pub credit_bytes_max: u64,
-    /// Number of times that rates were recomputed.
+    /// Number of times that the flows' rates were recomputed.
     pub settled: u64,
     /// Ranks that were simulated.
     pub simulated: u32,
@@ -269,7 +269,7 @@ fn sends(program: &Program) -> f64 {
     program.strands.iter().map(of_strand).sum()
 }
 
-/// Returns whether all blocks have the same length.
+/// Returns whether all blocks of a collective have the same length.
 fn has_equal_blocks(collective: Collective) -> bool {
     use Collective as C;
     !matches!(

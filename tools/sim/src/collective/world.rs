@@ -1,4 +1,4 @@
-//! The world of a run: all links of the simulated ranks, and the time.
+//! World of a run: all links of the simulated ranks, and the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -24,10 +24,10 @@ use crate::shares::Ordered;
 enum Event {
     /// A message arrives.
     Arrive(u32),
-    /// A sender gets credits. The values are the link, the sender, and the number below which all
-    /// messages may be sent.
+    /// A sender gets credits. The values are the index of the link in `pipes`, the sender, and the
+    /// number to pass to [`Ends::credit`].
     Credit(u32, Rank, u64),
-    /// A message may leave: the fold that produced it is done.
+    /// A message leaves: the fold that produced it is done.
     Leave(u32),
     /// A rank begins.
     Begin(Rank),
@@ -44,7 +44,7 @@ struct Message {
     bytes: u32,
     /// Number of flows of the message that have not ended.
     parts: u32,
-    /// Latest arrival among its flows that have ended, in seconds.
+    /// Latest arrival among the message's flows that have ended, in seconds.
     at_s: f64,
 }
 
@@ -56,7 +56,7 @@ struct Nic {
     messages: u32,
 }
 
-/// Times at which a rank's links inside the host, and its memory, become free.
+/// Times when a rank can send again inside its host, receive again there, and fold again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inside {
     out_s: f64,
@@ -143,7 +143,7 @@ impl<'a, E: Ends> engine::World for World<'a, E> {
         RankPorts { world: self, rank }
     }
 
-    /// Returns true: a rank may continue at once, because reductions delay only its sends.
+    /// Returns true: a rank can continue at once, because reductions delay only its sends.
     fn moved(&mut self, _: Rank) -> bool {
         true
     }
@@ -263,8 +263,8 @@ impl<'a, E: Ends> World<'a, E> {
         self.pipes[pipe].has_credit()
     }
 
-    /// Adds a reduction or copy of `bytes` bytes to the work of a rank's memory. The rank's sends
-    /// of the result leave when that work is done.
+    /// Adds a reduction or copy of `bytes` bytes to the work of a rank's memory. Messages with the
+    /// result leave when that work is done.
     pub(super) fn fold(&mut self, rank: Rank, bytes: usize) {
         if self.params.fold_bytes_per_s.is_finite() {
             let inside = &mut self.inside[rank as usize];
@@ -391,8 +391,8 @@ impl<'a, E: Ends> World<'a, E> {
     }
 
     /// Counts a send of a queue pair. Returns the time since which the pair has been idle, or the
-    /// current time if the pair is busy; `None` before the pair's first send, and for schemes other
-    /// than flowlets.
+    /// current time if the pair is busy. Returns `None` for the pair's first send, and for schemes
+    /// other than flowlets.
     fn is_sent(&mut self, pipe: u32, pair: u32) -> Option<f64> {
         if !matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
             return None;
@@ -470,8 +470,8 @@ impl<'a, E: Ends> World<'a, E> {
                 self.pipes[pipe as usize].arrive(number);
                 let receiver = self.folding.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
-                // The rank that stands for the receiver gets the message from a rank at the same
-                // distance.
+                // `receiver` stands for `to`, and gets the message from `peer`. The distance from
+                // `peer` to `receiver` equals the distance from `from` to `to`.
                 let ranks = self.folding.ranks;
                 let peer = (receiver + ranks - self.folding.distance(from, to)) % ranks;
                 self.link_ready(receiver, peer, channel, true);
@@ -481,7 +481,7 @@ impl<'a, E: Ends> World<'a, E> {
     }
 }
 
-/// The world as one rank sees it.
+/// World as one rank sees it.
 #[derive(Debug)]
 pub(super) struct RankPorts<'a, 'b, E> {
     world: &'a mut World<'b, E>,

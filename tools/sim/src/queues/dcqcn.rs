@@ -132,7 +132,7 @@ const FAST_ROUNDS: u32 = 5;
 /// Lowest rate, as a part of the line rate.
 const SLOWEST: f64 = 1e-3;
 
-/// Receiver of a flow, which notifies its sender of marks.
+/// Receiver of a flow, which notifies the flow's sender of marks.
 #[derive(Clone, Debug)]
 pub(super) struct Notices {
     told_s: f64,
@@ -155,9 +155,9 @@ impl Notices {
         random: &mut Random,
     ) -> bool {
         if marked > 0.0 && packets > 0.0 && !self.is_marked {
-            // `packets` may have a fraction. The probability that this part of a packet is marked
-            // is `marked` times the fraction. `powf` is not used: its result depends on the C
-            // library.
+            // `packets` can have a fraction: a part of a packet. This part is marked with a
+            // probability of `marked` times the fraction. `powf` is not used: its result depends on
+            // the C library.
             let (whole, part) = (packets.floor(), packets.fract());
             let unmarked = (1.0 - marked).max(0.0);
             let unmarked = unmarked.powi(whole as i32) * (1.0 - marked * part);

@@ -3,9 +3,9 @@
 //!
 //! Flows are fluids that move from queue to queue in short steps. A link serves its queue in the
 //! order of arrival, so each flow gets a share in proportion to its bytes in the queue. A switch
-//! that holds more than [`Buffer::pause_bytes`] from one link pauses that link as a whole, until it
-//! holds less than [`Buffer::resume_bytes`]. All flows on the paused link wait, whatever their
-//! destination, and their bytes may pause links further back. Nothing is ever dropped.
+//! that holds more than [`Buffer::pause_bytes`] from one link pauses that link as a whole, until
+//! the switch holds less than [`Buffer::resume_bytes`] from it. All flows on the paused link wait,
+//! whatever their destination, and their bytes can pause links further back. Nothing is dropped.
 
 mod dcqcn;
 
@@ -41,12 +41,12 @@ pub enum Transport {
     PauseOnly,
     /// Rate control by senders, in reaction to marks of switches.
     Dcqcn(Dcqcn),
-    /// Admission by receivers: a sender has at most its credits in flight to a receiver. A credit
+    /// Admission by receivers: a sender's credits limit its bytes in flight to a receiver. A credit
     /// returns to the sender with a delay of `credit_s` after its slot was filled.
     Admission {
         /// Slots, channels and budget of every receiver.
         slots: admission::Config,
-        /// Time from the arrival of the last byte of a slot to the sender's next byte, in seconds.
+        /// Time from the arrival of a slot's last byte to the return of its credit, in seconds.
         credit_s: f64,
     },
 }
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub ends_s: Vec<f64>,
     /// Time when the last flow was done, in seconds.
     pub time_s: f64,
-    /// Per link: the most bytes that were queued before it.
+    /// Per link: largest number of bytes that were in its queue.
     pub queue_bytes_max: Vec<f64>,
     /// Per link: bytes that it carried.
     pub carried_bytes: Vec<f64>,
@@ -100,14 +100,14 @@ pub struct Outcome {
     pub paused_s: Vec<f64>,
     /// Largest number of bytes that were in flight to one receiver.
     pub in_flight_bytes_max: f64,
-    /// Per watched link: times in seconds, each with the bytes then queued before the link.
+    /// Per watched link: times in seconds, each with the bytes in the link's queue at that time.
     pub watched: Vec<Vec<(f64, f64)>>,
 }
 
 /// Bytes of a packet. A flow is done when its missing bytes are at most one packet, and at most 1 %
 /// of the flow.
 const PACKET_BYTES: f64 = 4096.0;
-/// Largest number of points of a watched queue that are kept.
+/// Largest number of points that are kept of a watched queue.
 const POINTS: usize = 400;
 
 struct Run<'a> {
@@ -118,8 +118,8 @@ struct Run<'a> {
     first: Vec<usize>,
     /// Per hop: its link.
     links: Vec<Link>,
-    /// Per hop: the flow's bytes queued before the link. The entry of the first hop is no queue: it
-    /// has the bytes that the sender may send in this step.
+    /// Per hop: the flow's bytes in the link's queue. The entry of the first hop is no queue: it
+    /// has the bytes that the sender can send in this step.
     queued: Vec<f64>,
     sent: Vec<f64>,
     arrived: Vec<f64>,
@@ -127,14 +127,17 @@ struct Run<'a> {
     window: Vec<f64>,
     /// Per flow: bytes that have arrived, but whose credits have not returned yet.
     uncredited: Vec<f64>,
+    /// Ring with an entry for each step of the credits' delay: per flow, the bytes that arrived.
     late: Vec<Vec<f64>>,
     rates: Vec<dcqcn::Rate>,
     notices: Vec<dcqcn::Notices>,
-    /// Per hop: marked bytes of its queue. Empty without DCQCN.
+    /// Per hop: marked bytes among those in `queued`. Empty without DCQCN.
     marked: Vec<f64>,
-    /// Per link: bytes queued before it.
+    /// Per link: bytes in its queue.
     total: Vec<f64>,
+    /// Per link: bytes from it that the switch at its end holds.
     held: Vec<f64>,
+    /// Per link to a receiver: bytes in flight to that receiver.
     under_way: Vec<f64>,
     /// Bytes that each link carries in this step.
     moved: Vec<f64>,
@@ -153,9 +156,9 @@ pub fn run(network: &Network, flows: &[Flow], params: &RunParams) -> Result<Outc
     run_again(network, flows, params, &mut Senders::default())
 }
 
-/// Runs flows to their end. The senders begin in the state that `senders` has, if it is from an
+/// Runs flows to their end. The senders begin in the state of `senders`, if `senders` is from an
 /// earlier run with the same number of flows. Every run leaves its senders' state in `senders`.
-/// Only [`Transport::Dcqcn`] has such a state.
+/// Only [`Transport::Dcqcn`] changes the rates in this state.
 ///
 /// # Errors
 ///
@@ -295,7 +298,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the bytes that a sender may send in this step.
+    /// Returns the bytes that a sender can send in this step.
     fn wish(&self, flow: usize, now_s: f64) -> f64 {
         let of = &self.flows[flow];
         let after_s = of.after.map_or(0.0, |before| match self.outcome.ends_s[before as usize] {
@@ -429,8 +432,8 @@ impl<'a> Run<'a> {
         before + (moved - before).max(0.0) * dcqcn.marking.probability(queue)
     }
 
-    /// Lets a flow's receiver notify its sender of marks, and the sender react to earlier notices.
-    /// A notice takes as long as a byte on the same path without queues.
+    /// Lets a flow's receiver notify the flow's sender of marks, and the sender react to earlier
+    /// notices. A notice takes as long as a byte on the same path without queues.
     fn tell(&mut self, dcqcn: &Dcqcn, flow: usize, now_s: f64, (came, marked): (f64, f64)) {
         let packets = (came / PACKET_BYTES, if came > 0.0 { marked / came } else { 0.0 });
         if self.notices[flow].arrive(dcqcn, now_s, packets, &mut self.random) {
@@ -460,8 +463,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the limit of each flow's bytes in flight: the credits that the flow's receiver gives to
-/// each sender.
+/// Returns the limit of each flow's bytes in flight: the bytes of all slots that the receiver has
+/// for each sender.
 fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     let Transport::Admission { slots, .. } = transport else {
         return vec![f64::INFINITY; flows.len()];

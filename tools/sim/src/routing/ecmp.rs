@@ -1,4 +1,5 @@
-//! Equal-cost multipath: a hash of the fields that stay the same within a flow.
+//! Equal-cost multipath: each switch chooses by a hash of the fields that are the same in all
+//! packets of a flow.
 //!
 //! All queue pairs of a connection have the same addresses and, as in Meta's paper on RoCE, the
 //! same UDP ports. They take one path, unless the hash includes the destination's queue pair
@@ -21,7 +22,7 @@ pub(super) fn chooser(
     }
 }
 
-/// Returns a number for each switch and direction.
+/// Returns a number that identifies the switch and the direction of a step.
 pub(super) fn switch(step: &Step) -> u64 {
     let (group, number) = step.at;
     let level = (step.tier as u64) << 1 | u64::from(step.up);

@@ -37,7 +37,7 @@ pub struct Key {
 pub struct Moment {
     /// Current time, in seconds.
     pub now_s: f64,
-    /// Time when the queue pair sent its previous byte, in seconds; None if it has sent none.
+    /// Time when the queue pair last sent a byte, in seconds; None if it has sent none.
     pub idle_since_s: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ pub enum Scheme {
     /// The least busy uplink of the first switch, chosen when a flow begins and after each pause of
     /// at least `gap_s`; a hash for all other links.
     Flowlet {
-        /// Shortest pause after which a flow may take another path, in seconds.
+        /// Shortest pause after which a flow can take another path, in seconds.
         gap_s: f64,
     },
     /// A new choice for every message: the path whose busiest link is least busy.
@@ -190,20 +190,19 @@ pub(crate) struct FlowPath<'a> {
 }
 
 impl FlowPath<'_> {
-    /// Returns the tiers of the path with their directions, up and down again.
+    /// Returns the levels of the path: each tier with its direction, first up, then down again.
     pub(crate) fn levels(&self) -> impl Iterator<Item = (usize, bool)> + use<> {
         let turn = self.turn;
         (0..=turn).map(|tier| (tier, true)).chain((0..=turn).rev().map(|tier| (tier, false)))
     }
 
-    /// Returns the step in which `number`, the switch or NIC at the end of the previous link,
-    /// chooses the next link.
+    /// Returns the step at a level. `number` is the number of the NIC or switch that chooses the
+    /// step's link: the sender's NIC, or the switch where the previous link ends.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards, the NIC or switch at the lower end of the tier's cables chooses: for tier 0,
-        // `group` is the sender's host; for tier t > 0, the sender's group of tier t - 1.
-        // Downwards, the switch at the upper end chooses: `group` is the receiver's group of tier
-        // t.
+        // A step up begins below the cables of `tier`: in the sender's host if `tier` is 0, else in
+        // the sender's group of the tier below `tier`. A step down begins above the cables of
+        // `tier`: in the receiver's group of `tier`.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }

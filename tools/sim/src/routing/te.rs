@@ -2,7 +2,7 @@
 //! controller places each pair of NICs on its own path, by constrained shortest paths (CSPF).
 //!
 //! The candidates are the shortest paths with room for the whole demand; the candidate with the
-//! most room left is taken. A demand without a candidate may find room if other demands move. For
+//! most room left is taken. If a demand has no candidate, other demands can move to make room. For
 //! paths that turn at the second tier, the placement is an edge colouring of a bipartite graph: a
 //! demand is an edge from the sender's rack to the receiver's rack, and the spine of its path is
 //! the edge's colour. To make room, the demands on a chain of edges with two alternating colours
@@ -80,9 +80,9 @@ pub struct Te {
     plain: bool,
 }
 
-/// Largest number of demands that may move to make room for another.
+/// Largest number of demands that are moved to make room for another.
 const MOVES: usize = 4_096;
-/// Relative amount by which rounding may exceed the capacity of a link.
+/// Largest relative excess over a link's capacity that counts as rounding.
 const HAIR: f64 = 1e-9;
 
 impl Te {
@@ -106,8 +106,8 @@ impl Te {
         Te::place_some(network, demands, false)
     }
 
-    /// Places demands as `Te::place` does. Then places every remaining demand on the path
-    /// with the most room, even if that room is too small.
+    /// Places demands as `Te::place` does. Then places every remaining demand on the path with the
+    /// most room, even if that room is too small.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl<'a> Engine<'a> {
         Some((least, links))
     }
 
-    /// Places a demand on a path with room for all of it; returns false if there is none.
+    /// Places a demand on a path with room for all of it; returns false if no path has room.
     fn place(&mut self, index: usize) -> bool {
         let fits = |(least, _): &(f64, Vec<Link>)| *least >= -HAIR;
         let Some((_, way)) = self.widest(index, None).filter(fits) else { return false };
@@ -270,7 +270,7 @@ impl<'a> Engine<'a> {
         Some(way)
     }
 
-    /// Returns whether a link carries more than it can.
+    /// Returns whether the demands on a link exceed its capacity.
     fn is_over(&self, link: Link) -> bool {
         self.room[link as usize] < -HAIR * self.network.capacity()[link as usize]
     }
@@ -334,7 +334,7 @@ mod tests {
     use crate::presets::Zone;
     use ccl_core::random::Random;
 
-    /// Returns a random permutation among all NICs, each at full speed.
+    /// Returns the demands of a random permutation of all NICs, each at line rate.
     fn permutation(network: &Network, seed: u64) -> Vec<Demand> {
         let mut to: Vec<u32> = (0..network.ranks()).collect();
         Random::new(seed).shuffle(&mut to);

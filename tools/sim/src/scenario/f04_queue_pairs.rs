@@ -33,8 +33,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 /// paper's groups.
 const JOB_HOSTS: [u32; 4] = [2, 4, 8, 16];
 
-/// Returns the streams of jobs that fill the zone in random order. Each job makes one
-/// all_reduce over rings.
+/// Returns the streams of jobs that fill the zone in random order. Each job makes one all_reduce
+/// over rings.
 pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let jobs = Job::fill(network, &JOB_HOSTS, Some(&mut Random::new(seed)));
@@ -42,7 +42,7 @@ pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, Sim
     of_all(network, &jobs, &call, rings)
 }
 
-/// Returns the streams of jobs that all make the same call; each job is a group.
+/// Returns the streams of jobs that all make the same call; the streams of a job are a group.
 pub(super) fn of_all(
     network: &Network,
     jobs: &[Job],

@@ -29,7 +29,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Other numbers of racks and queue pairs that the benchmark may have had.
+/// Other numbers of racks and queue pairs that the paper's benchmark may have had.
 const OTHERS: [(u32, u32); 2] = [(2, 16), (4, 32)];
 
 /// Returns the least, the mean and the largest utilisation of the uplinks of all racks, averaged

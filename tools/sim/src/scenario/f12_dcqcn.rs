@@ -48,7 +48,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the streams of every NIC to every NIC on other hosts.
+/// Returns the streams from every NIC to every NIC on other hosts.
 pub(super) fn all_to_all(zone: &Zone, bytes: f64) -> Vec<Stream> {
     let nics = zone.racks * zone.rack_nics();
     let port = |at: u32| crate::network::Port { host: at / zone.nics, nic: at % zone.nics };

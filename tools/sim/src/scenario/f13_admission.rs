@@ -41,8 +41,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the seconds and the number of pauses of the links from rack switches up to spine
-/// switches.
+/// Returns the total time in seconds, and the number, of the pauses of links from rack switches up
+/// to spine switches.
 fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
     let links = || network.tier_links(1, true).map(|link| link as usize);
     let pauses = links().map(|link| outcome.pauses[link]).sum();

@@ -73,8 +73,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             let flows = queued(&network, scheme, &streams, pairs, seed)?;
             let slots = admission::Config {
                 channels: 1,
-                // The window of a link is divided among its queue pairs.
                 slots,
+                // The window of a link is divided among its queue pairs.
                 slot_bytes: (SLOT_BYTES / pairs as usize).max(1),
                 slots_min: 1,
                 budget_bytes: 1 << 30,

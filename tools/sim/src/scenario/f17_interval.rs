@@ -27,7 +27,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let streams = rack_to_rack(&zone, 0, 1, 1e9);
     let demands = demands(&whole, &streams);
     let before = Te::place(&whole, &demands)?;
-    // `cut` is the network after the failure of one uplink: that of the first NIC's traffic.
+    // `cut` is the network after the failure of the uplink that the first NIC's traffic takes.
     let mut cut = whole.clone();
     let mut router = Router::with_te(setting.seed, before.clone());
     let outcome = streams::run(&whole, &mut router, &streams[..1], RunParams::at_once(1))?;

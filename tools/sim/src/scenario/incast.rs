@@ -1,5 +1,5 @@
-//! Many senders to one receiver, and a bystander: a sender to another receiver, on a path that
-//! touches the paths of the others.
+//! Many senders to one receiver, and a bystander: a sender to another receiver. The path of the
+//! bystander shares at least a switch with the paths of the other senders.
 
 use ccl_core::admission;
 use ccl_plot::Figure;

@@ -53,7 +53,7 @@ pub struct Parameter {
     pub what: &'static str,
 }
 
-/// Largest value of a parameter, unless its default is larger.
+/// Largest value of a parameter, unless the parameter's default is larger.
 const MOST: f64 = 65_536.0;
 
 /// An experiment.
@@ -153,7 +153,7 @@ pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
 const SEEDS_MAX: u32 = 1_000;
 
 /// Runs an experiment with `seeds` consecutive seeds; the first is the seed of `ask`. The report
-/// has the mean of each number and its standard error.
+/// has the mean of each number, and the standard error of the mean.
 ///
 /// # Errors
 ///
@@ -217,7 +217,7 @@ impl Scenario {
 }
 
 impl Setting {
-    /// Makes a setting of the parameters' defaults and the changed values.
+    /// Makes a setting from the parameters' defaults and the changed values.
     pub(crate) fn new(ask: &Ask<'_>, parameters: &[Parameter]) -> Result<Setting, SimError> {
         let known = parameters.iter().map(|parameter| (parameter.name, parameter.value));
         let mut values: BTreeMap<&'static str, f64> = known.collect();

@@ -115,7 +115,7 @@ struct Replaying<'a> {
     /// Per tier: max-to-mean ratios of the intervals that loaded it.
     ratios: Vec<Vec<f64>>,
     seen: Vec<Seen>,
-    /// Number of the controller's own interval in which it set the current paths.
+    /// Number of the controller's interval (not the traffic's) in which the current paths were set.
     placed: Option<usize>,
 }
 
@@ -242,8 +242,8 @@ impl<'a> Replaying<'a> {
         Ok(RunParams { message_bytes, in_flight: pairs.div_ceil(2), ..params })
     }
 
-    /// Adds up the bytes inside hosts. Returns the time of these bytes in seconds: the time of the
-    /// busiest rank and direction.
+    /// Adds up the bytes inside hosts. Returns the time that these bytes take, in seconds: that of
+    /// the busiest rank and direction.
     fn inside_s(&mut self, bytes: &Bytes) -> f64 {
         let each = self.network.plan().ranks_per_host;
         let mut ranks: BTreeMap<(Rank, bool), f64> = BTreeMap::new();

@@ -31,8 +31,8 @@ const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time that an ending link waits until other rails have taken the puts of a failed rail.
-/// The lane of each rail's device limits its own wait for its peers. If a rail fails after all
-/// these waits have ended, no other rail takes the puts of this rail.
+/// Each lane below also waits for its own peers, and limits that wait itself. If a rail fails
+/// after all waits have ended, no other rail takes the failed rail's puts.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -55,9 +55,9 @@ pub(crate) struct RailsLane {
     lanes: Vec<Box<dyn Lane>>,
     /// Per lane below: the routes of its endpoints, indexed by the endpoint's number.
     routes: Vec<Vec<Route>>,
-    /// Work that is to be posted to each lane.
+    /// Per lane below: the puts that are to be posted.
     batches: Vec<Vec<WorkRequest>>,
-    /// Errors of failed lanes.
+    /// Per lane below: its error, if the lane has failed.
     broken: Vec<Option<TransportError>>,
     memory: MemoryTable<LocalKeys, Theirs>,
     /// Links by number; none for a detached link. Numbers are not used again.
@@ -75,7 +75,7 @@ pub(crate) struct RailsLane {
     farewell: ShutdownWait,
     /// The process that made the lane; a forked child must not use the lane.
     process: u32,
-    /// Index of the lane with the last arrival.
+    /// Index of the lane below with the last arrival.
     busy: usize,
 }
 
@@ -172,7 +172,7 @@ impl RailsLane {
         Ok(true)
     }
 
-    /// Handles the events of all lanes, and hands waiting puts to rails that have room.
+    /// Handles the events of all lanes below, and hands waiting puts to rails that have room.
     fn advance(&mut self, now: Instant) {
         self.memory.refresh();
         self.listen_to_all(now);
@@ -414,7 +414,7 @@ impl Drop for RailsLane {
     }
 }
 
-/// Hands a put to a rail of its link; gives it back if no rail takes it now.
+/// Hands a put to a rail of its link; returns the put if no rail takes it now.
 fn dispatch(
     link: &mut Link,
     batches: &mut [Vec<WorkRequest>],

@@ -49,8 +49,8 @@ impl RailsLane {
     }
 
     /// Tests whether a reconnected rail works: an empty put is the proof. The rail carries no other
-    /// put until the proof is acknowledged. Notes do not test the rail: they go over a connection
-    /// beside it, which may work although the rail does not.
+    /// put until the proof is acknowledged. Notes do not test the rail: they go over a separate
+    /// connection, which can work although the rail does not.
     pub(super) fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };

@@ -67,8 +67,8 @@ fn byte(side: usize, number: usize) -> u8 {
     (number * 7 + side * 101 + 1) as u8
 }
 
-/// Returns the two sides of a link, whose listener is dropped. The dialled address leaves out the
-/// last `left_out` devices of the accepting side.
+/// Connects the two sides, and drops the listener. Returns the connection of each side. The dialled
+/// address leaves out the last `left_out` devices of the accepting side.
 pub(crate) fn meet(sides: &TwoSides, left_out: u32) -> [Connected; 2] {
     let [accepting, dialling] = &sides.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();

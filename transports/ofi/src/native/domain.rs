@@ -79,8 +79,8 @@ impl Domain {
         &self.info
     }
 
-    /// Returns whether this process has opened the device. The child of a fork only has a copy of
-    /// its state, and must not close it.
+    /// Returns whether this process has opened the device. The child of a fork has only a copy of
+    /// the device's state, and must not close the device.
     pub(super) fn is_ours(&self) -> bool {
         self.process == getpid()
     }
@@ -118,7 +118,7 @@ impl Drop for Domain {
             // SAFETY: all objects that depend on the domain hold it, so none of them is left.
             unsafe { fi_close(self.raw.cast()) };
         }
-        // SAFETY: nothing depends on the fabric but the domain.
+        // SAFETY: only the domain depends on the fabric; the domain is closed, or was never opened.
         unsafe { fi_close(self.fabric.cast()) };
     }
 }

@@ -138,7 +138,7 @@ pub(crate) struct Endpoint {
     domain: Arc<Domain>,
 }
 
-/// Way to wait for an endpoint.
+/// Means of waiting for an endpoint.
 #[derive(Debug)]
 pub(crate) enum Bell {
     /// The provider cannot wake a lane, or was not asked to.
@@ -324,7 +324,7 @@ impl Endpoint {
 
     /// Inserts a peer's address; returns its number.
     pub(crate) fn insert(&self, address: &[u8]) -> Result<u64, OfiError> {
-        // The provider reads as many bytes as its address format has.
+        // The provider reads as many bytes as its address format prescribes.
         let own = self.address()?;
         let is_whole = match self.domain.info.info().addr_format {
             FI_ADDR_STR => address.last() == Some(&0),

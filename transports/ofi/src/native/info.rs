@@ -33,7 +33,7 @@ const MR_MODES: c_int =
 pub(crate) struct Hints<'a> {
     /// Name of the provider to ask; none to ask all providers.
     pub(crate) provider: Option<&'a str>,
-    /// Capabilities.
+    /// Capabilities to ask for.
     pub(crate) caps: u64,
     /// True to ask for the low-latency traffic class; offers may lack it all the same.
     pub(crate) low_latency: bool,

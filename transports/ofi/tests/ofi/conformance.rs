@@ -12,7 +12,7 @@ use ccl_memory::Region;
 use ccl_remote_device::{RemoteProcess, serve};
 use ccl_transport_ofi::{OfiTransport, Options, providers};
 
-/// Two devices. The second device may belong to another process, `other`.
+/// Two devices. The second device belongs to the process `other`, if there is one.
 struct Ofi {
     devices: [Arc<dyn Device>; 2],
     other: Option<RemoteProcess>,
@@ -83,8 +83,8 @@ pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
 }
 
 /// Name of the one test of the suite that fails for writes over libfabric's own software providers.
-/// Such a provider receives a write in parts, and checks the key only at the beginning. Puts over
-/// the provider are messages, unless the options ask for writes.
+/// Such a provider receives a write in parts, and checks the key only at the beginning. Over such a
+/// provider, puts are messages unless the options ask for writes.
 const WITHDRAWN: &str = "a put under way writes nothing to deregistered memory";
 
 /// Returns the installed providers that run anywhere.
@@ -93,13 +93,13 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
 }
 
-/// Returns whether libfabric has a provider that moves the memory of accelerators.
+/// Returns whether libfabric has this provider, and the provider moves the memory of accelerators.
 fn moves_device_memory(provider: &str) -> bool {
     let all = providers().unwrap_or_default();
     all.iter().any(|found| found.name == provider && found.device_memory)
 }
 
-/// Returns whether libfabric has a provider; prints SKIPPED if it has not.
+/// Returns whether libfabric has this provider; prints SKIPPED if it has not.
 fn has(provider: &str) -> bool {
     let all = providers().unwrap_or_default();
     let found = all.iter().any(|found| found.name == provider);
@@ -197,7 +197,7 @@ fn writes_with_the_options_for_efa_pass_the_suite() {
     }
 }
 
-/// Tests the provider that a variable names, such as EFA on a machine that has it.
+/// Tests the provider that an environment variable names, such as EFA on a machine with EFA.
 #[test]
 fn the_named_provider_passes_the_suite() {
     match std::env::var("FERROCCL_TEST_OFI_PROVIDER") {

@@ -104,7 +104,7 @@ fn requests_wait_until_the_provider_takes_them() {
     }
 }
 
-/// Control puts arrive while the provider takes no data, if it has the low-latency traffic class.
+/// Control puts of the low-latency traffic class arrive even while the provider takes no data.
 /// EFA's provider has that class since libfabric 2.0, but does not report it before 2.7.
 #[test]
 fn control_puts_use_the_low_latency_class() {
@@ -239,8 +239,8 @@ fn a_peer_that_never_joins_is_lost() {
     }
 }
 
-/// Two sides both report the difference if their modes of moving bytes differ: in the provider, in
-/// the choice of writes or messages, or in the eager limit.
+/// Two sides that move bytes in different modes both report the difference. A mode consists of the
+/// provider, the choice of writes or messages, and the eager limit.
 #[test]
 fn a_peer_with_another_mode_is_lost_with_the_reason() {
     let efa = Limits::efa(1);

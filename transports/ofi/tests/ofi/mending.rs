@@ -127,7 +127,7 @@ pub(crate) fn joined_over(
     (sides, proxy)
 }
 
-/// Replaces the link between two sides by a new one over the same lanes. Returns its proxy.
+/// Replaces the link between two sides by a new one over the same lanes. Returns the new proxy.
 pub(crate) fn join_again(sides: &mut [Side; 2]) -> Proxy {
     let devices = sides.each_ref().map(|side| Arc::clone(&side.device));
     let (joined, proxy) = connect(&devices);

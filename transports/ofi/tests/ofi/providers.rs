@@ -1,4 +1,4 @@
-//! The installed libfabric, if there is one.
+//! Tests of the providers of the installed libfabric.
 
 use std::time::Duration;
 

@@ -289,7 +289,7 @@ fn fork_and_touch() {
     let (memory, key) = device.allocate(4096).unwrap();
     memory.write(0, &[7]).unwrap();
     let start = memory.start();
-    // The write ends the child by a signal, because the memory is not mapped there.
+    // The write ends the child by a signal, because the memory is not mapped in the child.
     tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "the child has written the memory")));
     let mut held = Some((memory, device));
     tell(&forked(|| {

@@ -23,7 +23,7 @@ pub struct BreakLimits {
     /// Longest time for which nobody at the peer's address accepts a connection.
     pub unreachable: Duration,
     /// Longest time for which the peer does not answer or, where the peer is the connecting side,
-    /// does not dial. A peer that computes may poll no links for a while.
+    /// does not dial. A peer that computes can go without polling its links for a while.
     pub silent: Duration,
 }
 

@@ -52,9 +52,8 @@ fn bytes_changed_on_the_wire_are_dropped_and_sent_again() {
     }
 }
 
-/// Connects once, to a listener that must reject the connection. Returns the error of the
-/// connecting side, once the listener has counted the rejection. Panics if the connection is
-/// admitted.
+/// Connects to a listener that must reject the connection. Waits until the listener has counted the
+/// rejection, and returns the error of the connecting side. Panics if the connection is admitted.
 fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> TransportError {
     let connecting = device(1, Duration::from_secs(1), tls);
     let by = now() + Duration::from_secs(10);

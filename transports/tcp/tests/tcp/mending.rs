@@ -37,7 +37,7 @@ struct Side {
     events: Vec<Event>,
 }
 
-/// Two lanes with a proxy between them; side 0 has connected.
+/// Two lanes with a proxy between them; side 0 has dialled.
 pub(crate) struct Pair {
     sides: [Side; 2],
     pub(crate) proxy: Proxy,

@@ -19,7 +19,7 @@ const DEVICES: &str = "FERROCCL_TEST_RDMA";
 /// Two devices of this process.
 struct Verbs {
     devices: [Arc<dyn Device>; 2],
-    /// Software devices behind them; none for devices of this machine.
+    /// Software devices behind `devices`; empty for devices of this machine.
     soft: Vec<SoftDevice>,
 }
 

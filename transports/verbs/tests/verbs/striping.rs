@@ -74,8 +74,8 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     assert!(come == pattern);
     assert_eq!(carried(&ends, 8), [(1, BYTES as u64 / 4); 4]);
     go_on(&mut ends, |[one, _]| one.events == [Event::Done { id: 7 }]);
-    // A part has at least 64 KiB, one chunk: a put of less than two chunks stays whole; a put of
-    // less than three chunks is cut in two.
+    // A part has at least one chunk, 64 KiB: a put of one chunk and a byte stays whole; a put of
+    // two chunks and a byte is cut in two.
     ends.iter_mut().for_each(|end| end.events.clear());
     let puts = [(64 << 10) + 1, (128 << 10) + 1].map(|bytes| ends[0].put(0, bytes, Some(1)));
     one_by_one(&mut ends, &puts);
@@ -223,7 +223,7 @@ fn the_bytes_under_way_at_a_port_stay_within_its_budget() {
         });
         assert!(most <= at_once * 4096, "{policy}: {most} bytes under way");
         ends.iter_mut().for_each(|end| end.events.clear());
-        // The puts use up the budget until the sender is polled. A credit must not wait for that.
+        // The puts use up the budget until the sender is polled; a credit must not wait so long.
         let mut put = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { is_control, .. } = &mut put;
         *is_control = true;
