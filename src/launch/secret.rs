@@ -37,11 +37,11 @@ fn from_file(path: &Path) -> Result<Secret, LaunchError> {
         let file = std::fs::File::open(path)?;
         // Metadata of the open file: the file at `path` could be replaced in between.
         let metadata = file.metadata()?;
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-        Ok((metadata, text))
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        Ok((metadata, bytes))
     };
-    let (metadata, text) = match read() {
+    let (metadata, bytes) = match read() {
         Ok(read) => read,
         Err(error) => return refuse(format!("cannot read {FILE}={shown}: {error}")),
     };
@@ -55,7 +55,17 @@ fn from_file(path: &Path) -> Result<Secret, LaunchError> {
     if metadata.uid() != user && metadata.uid() != 0 {
         return refuse(format!("{FILE}={shown} belongs to another user: make yourself its owner"));
     }
-    passphrase(FILE, &text)
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return refuse(format!(
+            "{FILE}={shown} has more than {FILE_BYTES_MAX} bytes: name a file of some random text"
+        ));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => passphrase(FILE, text),
+        Err(_) => {
+            refuse(format!("{FILE}={shown} is no text: write the secret as UTF-8, such as hex"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +105,14 @@ mod tests {
         assert!(read(&[(FILE, path.to_str().unwrap())]).unwrap_err().contains("empty"));
         std::fs::remove_file(&path).unwrap();
         assert!(read(&[(FILE, path.to_str().unwrap())]).unwrap_err().contains("cannot read"));
+        let longest = "x".repeat(FILE_BYTES_MAX as usize);
+        for (text, named) in [(longest.clone(), None), (longest + "é", Some("more than 65536"))] {
+            let path = file("long", &text, 0o600);
+            let read = read(&[(FILE, path.to_str().unwrap())]);
+            assert_eq!(read.is_ok(), named.is_none(), "{read:?}");
+            assert!(named.is_none_or(|named| read.unwrap_err().contains(named)));
+            std::fs::remove_file(path).unwrap();
+        }
         assert!(read(&[(TEXT, "")]).unwrap_err().contains("empty"));
         let both = read(&[(TEXT, "moo"), (FILE, "/x")]).unwrap_err();
         assert!(both.contains("keep one") && !both.contains("moo"), "{both}");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ccl_bootstrap::{Activity, Awaited, Note};
+use ccl_bootstrap::{Activity, Awaited};
 use serde::Serialize;
 
 use super::call::{self, CallRecord};
@@ -125,7 +125,7 @@ impl Snapshot {
             sampled_s_ago: rounded(age(page::SAMPLED_AT)),
             waits_for: note.awaited.iter().map(waits_for).collect(),
             failure: page.failure(),
-            operations: page.entries().iter().map(|entry| operation(page, entry, &note)).collect(),
+            operations: page.entries().iter().map(|entry| operation(page, entry)).collect(),
             last: note.what,
         }
     }
@@ -159,7 +159,7 @@ fn waits_for(on: &Awaited) -> WaitsFor {
     WaitsFor { rank: on.peer, what: if on.receives { "message" } else { "room" } }
 }
 
-fn operation(page: &Page<'_>, entry: &page::Entry, _note: &Note) -> Operation {
+fn operation(page: &Page<'_>, entry: &page::Entry) -> Operation {
     let ended = entry.has_ended();
     let folds = page.awaited(entry).map(|(folds, ..)| folds).filter(|folds| *folds > 0);
     let done = |folds: u64| {

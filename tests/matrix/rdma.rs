@@ -7,7 +7,7 @@ use super::inject::{
     Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, signal_of, verdict,
 };
 use super::judge::Expected;
-use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
+use super::{Cell, Fault, INCONCLUSIVE, PER_HOST, chosen, run_jobs};
 use crate::rdma::VERBS;
 use crate::rdma::faults::{Down, Netem};
 use crate::rdma::rails;
@@ -84,7 +84,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
     let ended = job.end(LONG);
     drop(down);
     if lossy.is_some_and(|lossy| lossy.lost() == lost_before) {
-        return Err("no packet was lost".to_owned());
+        return Err(format!("no packet was lost: {INCONCLUSIVE}"));
     }
     verdict(&expected, &draw, &ended)
 }

@@ -104,7 +104,7 @@ impl Agreement {
     }
 
     #[cfg(test)]
-    fn is_planted(&self, fault: Fault) -> bool {
+    pub(super) fn is_planted(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 

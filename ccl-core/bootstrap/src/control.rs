@@ -402,7 +402,7 @@ impl Control {
     /// silence, or a neighbour is silent or was silent lately.
     fn may_be_split(&self, now: Instant) -> bool {
         #[cfg(test)]
-        if self.agreement.fault == Some(super::agreement::Fault::TrustCloses) {
+        if self.agreement.is_planted(super::agreement::Fault::TrustCloses) {
             return false;
         }
         let long = self.timing.long_silence();

@@ -144,9 +144,7 @@ impl Progress {
         let mut busy_at = ccl_clock::now();
         loop {
             let now = ccl_clock::now();
-            // A panic in one round must not end the thread.
-            let round = || look(now) | self.drain(now);
-            if catch_unwind(AssertUnwindSafe(round)).unwrap_or(false) {
+            if caught(|| look(now) | self.drain(now)) {
                 busy_at = now;
             }
             if self.stops.load(Ordering::Relaxed) && lock(&self.closed).is_empty() {
@@ -158,7 +156,7 @@ impl Progress {
             }
             self.sleeps.store(true, Ordering::SeqCst);
             // Work that began before `sleeps` was set has not woken the thread: look once more.
-            if !look(now) {
+            if !caught(|| look(now)) {
                 std::thread::park_timeout(IDLE_EVERY);
             }
             self.sleeps.store(false, Ordering::Relaxed);
@@ -182,4 +180,9 @@ impl Progress {
         lock(&self.closed).append(&mut closed);
         any
     }
+}
+
+/// Returns what `look` finds; false if it panics, which must not end the thread.
+fn caught(look: impl FnOnce() -> bool) -> bool {
+    catch_unwind(AssertUnwindSafe(look)).unwrap_or(false)
 }

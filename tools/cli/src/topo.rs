@@ -20,7 +20,7 @@ Examples:
   ferroccl topo h100 --as nccl-xml
   ferroccl topo --list")]
 pub(crate) struct Topo {
-    /// A name of --list, or a file
+    /// A name that --list prints, or a file
     topology: Option<String>,
     /// Output format
     #[arg(long = "as", value_name = "FORM", default_value = "all")]

@@ -134,7 +134,10 @@ impl Dialler {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let (_, socket) = self.dialled.remove(index);
-                    let mut shake = SocketHandshake::connector(socket, &self.setup, &self.hello)?;
+                    let shake = SocketHandshake::connector(socket, &self.setup, &self.hello);
+                    // An error here is of this process, and says nothing of the peer.
+                    self.is_retryable |= shake.is_err();
+                    let mut shake = shake?;
                     match shake.greet() {
                         Ok(()) => self.shakes.push((address, shake)),
                         Err(error) => {
@@ -159,7 +162,7 @@ impl Dialler {
     }
 
     /// Returns whether a later attempt may succeed: an address has failed for another reason than a
-    /// refused connection (`ECONNREFUSED`), or this process lacked descriptors or memory. For
+    /// refused connection (`ECONNREFUSED`), or this process could not make or set up a socket. For
     /// example, a handshake broke off, or the path to the host is broken. A refusal by the listener
     /// ([`TransportError::Refused`]) does not count.
     #[must_use]

@@ -36,6 +36,7 @@ fn layer(dir: &str) -> Option<Layer> {
         | "ccl-core/bootstrap"
         | "transports/socket"
         | "transports/verbs/sys"
+        | "transports/ofi/sys"
         | "plugins/nccl-net/abi" => Some(Layer::Foundation),
         "" => Some(Layer::Library),
         "tests" => Some(Layer::Testing),

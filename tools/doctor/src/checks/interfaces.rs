@@ -1,6 +1,6 @@
 //! Network interfaces: the ones that ranks would use, and whether those reach other hosts.
 
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ccl_socket::interface::{self, Filter};
@@ -190,7 +190,12 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
             return vec![Finding::fault(subject, error.to_string(), remedy)];
         }
     };
-    let mut problems = Vec::new();
+    vec![reach(host, subject, &addresses, deadline)]
+}
+
+/// Tries the peer's addresses, at most eight, until one answers.
+fn reach(host: &Host, subject: String, addresses: &[SocketAddr], deadline: Deadline) -> Finding {
+    let (mut refused, mut problems) = (None, Vec::new());
     let count = addresses.len().min(8) as u32;
     for address in addresses.iter().take(8) {
         let start = Instant::now();
@@ -198,13 +203,13 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
         match TcpStream::connect_timeout(address, patience) {
             Ok(stream) => {
                 if let Some(finding) = stray(host, &subject, &stream) {
-                    return vec![finding];
+                    return finding;
                 }
                 let own =
                     stream.local_addr().map_or_else(|_| "?".to_owned(), |a| a.ip().to_string());
                 let took = start.elapsed();
                 let evidence = format!("{address} answers within {took:.1?}, reached from {own}");
-                return vec![Finding::ok(subject, evidence)];
+                return Finding::ok(subject, evidence);
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 let took = start.elapsed();
@@ -212,16 +217,19 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
                     "{address} refused the connection within {took:.1?}: the host is reachable, \
                      but nothing listens on this port (or a firewall refuses)"
                 );
-                let remedy = "start the program that is to listen there, such as rank 0 or \
-                              `nc -l PORT`, and check again";
-                return vec![Finding::warning(subject, evidence, remedy)];
+                refused.get_or_insert(evidence);
             }
             Err(error) => problems.push(format!("{address}: {error}")),
         }
     }
+    if let Some(evidence) = refused {
+        let remedy = "start the program that is to listen there, such as rank 0 or `nc -l PORT`, \
+                      and check again";
+        return Finding::warning(subject, evidence, remedy);
+    }
     let remedy = "check that firewalls (security groups) between the hosts let all TCP ports \
                   through, and that both hosts are on the network of this address";
-    vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
+    Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)
 }
 
 /// Returns a finding if the connection to the peer uses an interface that is not selected.
@@ -239,4 +247,28 @@ fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
         );
         Finding::advice(subject, evidence, "name the peer by its address on the selected network")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::path::Path;
+
+    use crate::finding::Verdict;
+    use crate::host::Job;
+
+    #[test]
+    fn an_address_that_refuses_does_not_hide_one_that_answers() {
+        let host = Host::new(Path::new("/"), Job::default()).unwrap();
+        let listener = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (open, closed) = (listener(), listener());
+        let [open_at, closed_at] = [&open, &closed].map(|one| one.local_addr().unwrap());
+        drop(closed);
+        let reached = |addresses: &[SocketAddr]| {
+            reach(&host, String::new(), addresses, Deadline::after(REACH_WITHIN)).verdict
+        };
+        assert_eq!(reached(&[closed_at, open_at]), Verdict::Ok);
+        assert_eq!(reached(&[closed_at]), Verdict::Warning);
+    }
 }

@@ -17,10 +17,10 @@ pub enum Workload {
     /// GPT-2 small, data parallel: gradient buckets in float
     #[value(name = "gpt2")]
     Gpt2,
-    /// Llama-3-8B, data parallel: gradient buckets in bfloat16 (1 GB buffers)
+    /// Llama-3-8B, data parallel: gradient buckets in bfloat16 (up to 1 GB)
     #[value(name = "llama3-8b")]
     Llama3,
-    /// Llama-3-8B, fully sharded: gathers and reduce-scatters per layer in bfloat16 (1 GB buffers)
+    /// Llama-3-8B, fully sharded: gathers and reduce-scatters per layer in bfloat16 (up to 1 GB)
     #[value(name = "llama3-8b-fsdp")]
     Llama3Sharded,
     /// A recommender with 26 embedding tables divided among the ranks
