@@ -24,10 +24,10 @@ crate::tunables! {
     pub struct Config {
         transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
             "Transport to use: auto, the name of a transport, or HOST+NETWORK, a transport within \
-             hosts and one between hosts. A network transport alone also joins ranks of one host. \
-             auto takes the preferred transport of those that all ranks have; between hosts, the \
-             order of preference is verbs, ofi, tcp. For auto, adapters count only if they are on \
-             the PCI bus, or if their transport's own settings name them.";
+             hosts and one between hosts. A network transport named alone also connects ranks of \
+             one host. auto takes the preferred transport of those that all ranks have; between \
+             hosts, the order of preference is verbs, ofi, tcp. For auto, adapters count only if \
+             they are on the PCI bus, or if their transport's own settings name them.";
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
             "Interfaces whose addresses tcp sends to its peers: prefixes of names, or networks \
@@ -57,11 +57,11 @@ crate::tunables! {
              by ;, and the first one that matches applies. A rule has conditions before its : \
              (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network) and \
              settings after it: qps=, order= (split, round_robin, load_aware), chunk= (with \
-             order=split, the least bytes of each part of a message but the last part), in_flight= \
-             (most messages under way over each device), budget= (most bytes under way from a \
-             port), tc= (traffic class). A number alone sets that many queue pairs for all \
-             messages. With more queue pairs, an Ethernet fabric has more flows to hash onto its \
-             links.";
+             order=split: bytes of a part of a message, at least; the last part may be shorter), \
+             in_flight= (messages under way over each device, at most), budget= (bytes under way \
+             from a port, at most), tc= (traffic class). A number alone sets that many queue pairs \
+             for all messages. With more queue pairs, an Ethernet fabric has more flows to hash \
+             onto its links.";
         ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
             Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
             "Whether the fabric routes adaptively, that is, spreads the packets of one queue pair \
@@ -92,23 +92,24 @@ crate::tunables! {
         check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
             "Check, when ranks join, what the defaults assume about the network, and adapt \
              defaults that do not suit it. Tunables that are set keep their values; \
-             `FERROCCL_DEBUG=info` logs the changes. 1: round trips between hosts (more slots if \
-             the default number limits a link's bandwidth), and whether RDMA devices are of a \
-             fabric that routes adaptively. measure: also the bandwidth of each pair of hosts, one \
-             pair at a time and all pairs at once; more connections or queue pairs are then used \
-             if they help. Each host sends up to 128 MiB for this at every start. 0 leaves \
-             everything as it is.";
+             `FERROCCL_DEBUG=info` logs the changes. 1: check round trips between hosts (links get \
+             more slots if the default number limits their bandwidth), and whether RDMA devices \
+             are of a fabric that routes adaptively. measure: check also the bandwidth of each \
+             pair of hosts, one pair at a time and all pairs at once; more connections or queue \
+             pairs are then used if they help. Each host sends up to 128 MiB for this at every \
+             start. 0: check nothing.";
         channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
             "Parallel channels per pair of ranks; chunks of a message use them in turn.";
         slots: u32 = 8, "FERROCCL_SLOTS", None, true,
-            "Slots per link: messages that may be under way before the receiver takes one.";
+            "Slots per link: number of messages that can be under way before the receiver takes \
+             the first.";
         slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,
             "Largest payload of a slot. It is smaller where the budget demands it, and twice as \
              large where no two ranks share a host. It should be well below the size of a \
              core's L2 cache.";
         budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
-            "Most bytes that all peers together may have under way towards one rank. An RDMA \
-             device has the same limit, which the ranks that use the device share. If the budget \
+            "Most bytes that all peers together may have under way towards one rank. The same \
+             limit holds for an RDMA device; the ranks that use the device share it. If the budget \
              does not hold all slots of every link, each link keeps some slots, and busy links \
              share the rest. With many ranks, slots shrink too, to 1 KiB at least.";
         zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,

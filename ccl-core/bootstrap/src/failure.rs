@@ -29,8 +29,8 @@ pub enum FailureReason {
         /// Length of the silence, in milliseconds.
         silence_ms: u32,
     },
-    /// Nothing listens at the rank's control port any more: the rank died, or has gone on without
-    /// this rank in another communicator.
+    /// Nothing listens at the rank's control port any more: the rank died, or has gone on in
+    /// another communicator, without the rank that reports this.
     #[error("died or has left: nobody listens at its control port any more")]
     Refused,
     /// The survivors agreed that the rank is dead.

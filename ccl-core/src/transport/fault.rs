@@ -240,7 +240,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 
     fn is_acknowledged(&self) -> bool {
-        self.lane.is_acknowledged()
+        self.pending.is_empty() && self.lane.is_acknowledged()
     }
 
     fn is_drained(&self) -> bool {

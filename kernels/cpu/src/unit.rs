@@ -240,9 +240,9 @@ mod tests {
         }
     }
 
-    /// Checks that every code is decoded, and that values of both signs are encoded, as the
-    /// reference does it. The values are those of all magnitudes and the midpoints between them,
-    /// each with its two neighbouring float32 values, and float32 values at regular steps.
+    /// Compares the decoding of every code, and the encoding of values of both signs, with the
+    /// reference. The values are all magnitudes, the midpoints between magnitudes, the two float32
+    /// neighbours of each of these values, and float32 values at regular steps.
     fn check_format<F: Format>(narrow: &Narrow) {
         for code in 0..1 << F::WIDTH {
             let (value, expected) = (decode::<F>(code), narrow.decode(code));

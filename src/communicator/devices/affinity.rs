@@ -82,8 +82,8 @@ impl DeviceReports {
     }
 }
 
-/// Exchanges the ranks' reports on their nearest adapters, once for each candidate transport, and
-/// stores the reports in the candidates. All ranks call it.
+/// Exchanges the ranks' reports on their nearest RDMA devices, once for each candidate transport,
+/// and stores the reports in the candidates. All ranks call it.
 pub(in crate::communicator) fn survey(
     control: &ControlPlane,
     config: &Config,

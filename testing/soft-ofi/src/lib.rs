@@ -31,9 +31,8 @@ const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 pub struct Limits {
     /// Name of the provider.
     pub name: &'static str,
-    /// Demands on registered memory (`FI_MR_...`). A provider with the demand `FI_MR_HMEM` also has
-    /// the capability `FI_HMEM`, and makes that demand only of programs that ask for the
-    /// capability.
+    /// Demands on registered memory (`FI_MR_...`). `FI_MR_HMEM` among them means that the provider
+    /// can have `FI_HMEM`; it makes this demand only of programs that ask for `FI_HMEM`.
     pub mr_mode: c_int,
     /// Bytes of remote CQ data of a write; 0 if the provider has no writes.
     pub data_bytes: usize,

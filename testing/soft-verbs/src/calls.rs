@@ -563,7 +563,7 @@ unsafe extern "C" fn post_send(
     while !next.is_null() {
         // SAFETY: all requests in the caller's list exist.
         let request = unsafe { &*next };
-        // SAFETY: the request's list has as many entries as the request says.
+        // SAFETY: the request's list of ranges has as many entries as the request says.
         let result = match unsafe { send(request) } {
             Some(send) => network.take(number, request.send_flags, send),
             None => EINVAL,

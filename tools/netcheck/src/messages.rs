@@ -71,7 +71,7 @@ pub(crate) enum Verdict {
     Skipped(String),
     /// The plugin broke the contract, in this way.
     Failed(String),
-    /// The peer of this process has ended early or is late, and reports the reason itself.
+    /// The peer's process has ended early or is late; the peer's own report has the reason.
     PeerEnded,
 }
 

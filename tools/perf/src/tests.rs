@@ -255,16 +255,16 @@ fn a_path_that_got_slower_is_named() {
     assert!(failed == 0 && !text.contains("Compared"), "{text}");
     let compare = format!("{sizes} --baseline {}", file.display());
     // If the times of both runs have the same distribution, the probability of an alarm is at most
-    // 1 %. The limit of 3 alarms leaves room for chance.
-    let pairs = if full() { 30 } else { 3 };
-    let alarms = (1..pairs).filter(|pair| {
+    // 1 %. The limit leaves room for chance.
+    let (pairs, alarms_max) = if full() { (29, 3) } else { (3, 1) };
+    let alarms = (1..=pairs).filter(|pair| {
         paths(&save, timed(2 * pair, (0, 0), 0)).unwrap();
         let (text, failed) = paths(&compare, timed(2 * pair + 1, (0, 0), 0)).unwrap();
         assert_eq!(failed == 0, text.contains("# Slower paths         : 0 of 6 OK"), "{text}");
         failed > 0
     });
     let alarms = alarms.count();
-    assert!(alarms <= 3, "{alarms} false alarms");
+    assert!(alarms <= alarms_max, "{alarms} false alarms");
     paths(&save, timed(1, (0, 0), 0)).unwrap();
     // A slow direction lengthens the round trips of both directions, but lowers only the bandwidth
     // of its own direction.

@@ -30,7 +30,7 @@ const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128 << 10 };
 const ONE_SHOT_BYTES_MAX: usize = 8 << 10;
 const REPETITIONS: usize = 7;
 
-/// Barrier for the two ranks; a rank that waits spins.
+/// Barrier for the two ranks; a waiting rank spins.
 #[derive(Default)]
 struct Gate(AtomicU64);
 

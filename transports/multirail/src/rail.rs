@@ -21,12 +21,11 @@ const HEARD: usize = 2 * WINDOW;
 /// takes a new put for an old one. The peer remembers the immediates of the last [`HEARD`]
 /// arrivals, and puts can arrive out of order by up to [`WINDOW`].
 const IMMEDIATES: usize = 4 * WINDOW;
-/// Number of consecutive puts of a link whose immediates must all differ. Immediates that would
-/// otherwise be equal can contain a counter that takes at least `TURNS` values in turn. When a rail
-/// fails, the peer tells the rail's puts apart by their immediates, so no immediate may occur twice
-/// among `IMMEDIATES` consecutive puts of a rail. If puts are spread evenly over up to
-/// [`RAILS_MAX`] rails, `IMMEDIATES` consecutive puts of a rail are among `TURNS` consecutive puts
-/// of the link.
+/// Number of consecutive puts of a link whose immediates must all differ. A user of the link whose
+/// immediates would repeat sooner adds to them a counter of at least `TURNS` values. The reason:
+/// when a rail fails, the peer tells the rail's puts apart by their immediates. So no immediate may
+/// occur twice among `IMMEDIATES` consecutive puts of a rail. With up to [`RAILS_MAX`] rails that
+/// take puts in turn, these puts are among `TURNS` consecutive puts of the link.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
@@ -43,8 +42,8 @@ const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement no longer counts against a rail: the rail may have been slow only
 /// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Time, in seconds, within which a put counts as done at once. The rails are not compared for such
-/// a put, because the comparison takes about as long as the put.
+/// Expected duration of a put, in seconds, up to which the rails are not compared for the put: the
+/// comparison takes about as long as the put.
 const AT_ONCE_S: f64 = 1e-6;
 /// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;
@@ -64,7 +63,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// A put as its user requested it, with the memory that its keys named when the put was taken.
+/// A put as it was requested, with the memory that the request's keys named when the put was taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Put {
     pub(crate) request: WorkRequest,

@@ -42,9 +42,9 @@ const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep if the provider does not wake the lane.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Divisor: a lane that the provider does not wake sleeps for one `NAPS`th of the time that it has
-/// slept since the last completion. So a long wait uses little of the processor's time, and lasts
-/// longer than necessary only by a small part of its length.
+/// Divisor: the next sleep of a lane that the provider does not wake is the time that the lane has
+/// slept since the last completion, divided by `NAPS`. So a long wait uses little of the
+/// processor's time, and lasts longer than necessary only by a small part of its length.
 const NAPS: u32 = 32;
 
 /// Number of the next lane of the process. Registrations are keyed by lane.

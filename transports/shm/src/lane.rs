@@ -44,7 +44,7 @@ fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
 #[derive(Debug)]
 struct Offered {
     offer: Offer,
-    /// Descriptor of the memory; none once mapping it has failed.
+    /// Descriptor of the memory; none once an attempt to map the memory has failed.
     file: Option<OwnedFd>,
 }
 
@@ -159,9 +159,9 @@ impl Endpoint {
                 return Err(self.refused("it offers more memory regions than the limit"));
             }
             return Err(self.refused(
-                "it has not shared the memory of this key over this connection, or the memory was \
-                 mapped before; share memory with each peer before you send that peer the key, and \
-                 keep the region that map() returns",
+                "it has not shared the memory of this key over this connection, or this side has \
+                 mapped the memory before; share memory with a peer before the peer gets the key, \
+                 and keep the region that map() returns",
             ));
         };
         // The descriptor is taken even if mapping fails: memory refused once stays refused.

@@ -67,13 +67,13 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
             let (known, first) = *above.entry(node).or_insert((higher, id));
             if known != higher {
                 let list = |nodes: &[String]| match nodes {
-                    [] => "no node".to_owned(),
+                    [] => "nothing".to_owned(),
                     nodes => nodes.join(", "),
                 };
                 return Err((
                     host,
                     format!(
-                        "above node \"{node}\", the entry of \"{id}\" lists {}, but the entry of \
+                        "the entry of \"{id}\" lists {} above node \"{node}\", but the entry of \
                          \"{first}\" lists {}; list the same nodes above it in all entries, the \
                          highest first",
                         list(higher),
@@ -148,12 +148,12 @@ mod tests {
             (
                 &[("a", "t m l"), ("b", "t n l")],
                 1,
-                "above node \"l\", the entry of \"b\" lists t, n",
+                "the entry of \"b\" lists t, n above node \"l\", but",
             ),
             (
                 &[("a", "t m"), ("b", "m t")],
                 1,
-                "above node \"m\", the entry of \"b\" lists no node",
+                "the entry of \"b\" lists nothing above node \"m\", but",
             ),
             (&[("a", "t t")], 0, "\"a\" lists the node \"t\" twice"),
         ] {

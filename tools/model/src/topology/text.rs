@@ -565,7 +565,7 @@ mod tests {
                     "placed = [\n{ id = \"a\", nodes = [\"t\", \"l\"] },\n\
                      { id = \"b\", nodes = [\"l\"] },\n]\n",
                 ),
-                "it.toml:5: above node \"l\", the entry of \"b\" lists no node",
+                "it.toml:5: the entry of \"b\" lists nothing above node \"l\", but",
             ),
             (part("{ name = \"n\", kind = \"gpu\", under = \"n\" }"), "it.toml:7: a second part"),
             (part("{ name = \"g\", kind = \"gpu\" }"), "it.toml:7: \"g\" is under nothing"),

@@ -123,12 +123,12 @@ pub fn measure(
     for collective in &request.collectives {
         for bytes in &sizes {
             let seen = point(request, *collective, *bytes, &mut communicator, &mut memory)?;
+            progress.step(format!("{collective} {bytes} B"));
             // A size is skipped if it is too small for one element in each block.
             let Some(seen) = seen else { continue };
             if is_first {
                 progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
             }
-            progress.step(format!("{collective} {bytes} B"));
             tuning.points.push(seen.point.clone());
             all.push(seen);
         }

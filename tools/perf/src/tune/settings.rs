@@ -163,6 +163,12 @@ fn ratios(request: &TuneRequest, candidates: &mut [Candidate]) -> Result<Vec<f64
         .iter()
         .flat_map(|collective| request.sizes().into_iter().map(move |bytes| (*collective, bytes)));
     for (collective, bytes) in points {
+        // Sizes that are too small for one element in each block are skipped.
+        let is_empty =
+            |one: &Candidate| trial(&one.communicator, collective, bytes).size_bytes() == 0;
+        if candidates.first().is_some_and(is_empty) {
+            continue;
+        }
         let mut iterations = 1;
         for round in 0..=request.rounds {
             for (index, candidate) in candidates.iter_mut().enumerate() {

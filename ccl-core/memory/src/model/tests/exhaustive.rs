@@ -200,7 +200,7 @@ fn time_is_over() {
 const RINGS: usize = 4;
 const DATA: usize = 64;
 
-/// Races a message and its ring against the owner of the doorbell, which sleeps twice. The first
+/// Races a message and its ring against the owner of the doorbell, who sleeps twice. The first
 /// sleep ends at once, as if other data were there; the second sleep waits for the message. If
 /// `fenced`, the owner must miss no ring: the model has no timeout, so the checker reports a
 /// deadlock after a missed ring. Otherwise the owner can miss a ring, and the timeout then ends
