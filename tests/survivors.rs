@@ -27,8 +27,8 @@ const LONG: Duration = Duration::from_secs(100);
 const ENDED: Duration = Duration::from_secs(5);
 /// Variable with the behaviour of a rank; see [`after_failure`] and [`agree`].
 const ROLE: &str = "FERROCCL_TEST_ROLE";
-/// Variable with the number of elements of a call and the number of calls after the last failure;
-/// for [`enter`], with the newcomer's rank, the number of ranks and the invitation's id.
+/// Variable with the number of elements of a call and the number of calls after the last failure.
+/// For [`enter`], it has the newcomer's rank, the number of ranks and the invitation's id instead.
 const WORK: &str = "FERROCCL_TEST_WORK";
 /// Variable with the number of failures; the survivors shrink after each.
 const ROUNDS: &str = "FERROCCL_TEST_ROUNDS";
@@ -199,8 +199,8 @@ fn agree() -> Result<(), Error> {
 fn parts() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let rank = c.rank();
-    // The part of the odd ranks is without rank 0. The keys fall as the ranks rise, so the member
-    // with the highest rank becomes rank 0 of its part.
+    // The keys fall as the ranks rise, so the member with the highest rank becomes rank 0 of its
+    // part. Rank 0 itself is in the part of the even ranks only.
     let mut part = c.split(i64::from(rank % 2), -i64::from(rank))?.unwrap();
     let mut members = vec![0; part.ranks() as usize];
     part.all_gather(&[rank], &mut members)?;
@@ -325,7 +325,7 @@ fn survivors_of_a_killed_rank_go_on() {
     }
 }
 
-/// Rank 0 fails, then the rank that was rank 2 before the shrink and is rank 1 after it.
+/// Rank 0 fails first. The second failure is that of rank 2, which is rank 1 after the shrink.
 #[test]
 fn survivors_of_two_failures_go_on() {
     for (_, host) in PLACES {

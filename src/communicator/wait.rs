@@ -108,7 +108,7 @@ impl Wait {
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
-            // Looks of the other kinds already take longer than this pause.
+            // Looks that cost more already take longer than this pause.
             if wait_policy.poll_cost == PollCost::Memory {
                 std::hint::spin_loop();
             }

@@ -257,7 +257,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     const ROOM: usize = 300_000;
     let caps = fixture.device(0).caps().clone();
     if caps.mapped || caps.redirects {
-        return Ok(Verdict::Skipped("a device that maps memory or redirects puts uses no CTS"));
+        return Ok(Verdict::Skipped("no CTS is used if a device maps memory, or redirects puts"));
     }
     let mut all = pair(fixture, CONFIG)?;
     let memory = [Region::private(ROOM), Region::private(ROOM)];
@@ -323,9 +323,9 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     leave(all)
 }
 
-/// Checks that links share the credits of a pool. The budget is seven messages. Each of three links
-/// has two reserved slots, because it needs two to forward messages. The seventh slot is in the
-/// pool.
+/// Checks that links share the credits of a pool. The budget is seven slots. Each of three links
+/// gets two reserved slots, the fewest with which a rank can forward messages. The seventh slot is
+/// in the pool.
 fn pool(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 100;
     let budget_bytes = 7 * (HEADER_BYTES + CONFIG.slot_bytes);

@@ -18,8 +18,8 @@ use crate::limits::GROUP_MAX;
 use crate::outcome::Outcome;
 use crate::plugin::Plugin;
 
-/// Device handle that [`Fault::DeviceHandle`] returns; there is no device side (network code on the
-/// accelerator) behind it.
+/// Device handle that is returned with [`Fault::DeviceHandle`]; there is no device side (network
+/// code on the accelerator) behind it.
 const DEVICE_SIDE: DeviceHandle = DeviceHandle {
     device_type: DEVICE_UNPACK,
     device_version: DEVICE_UNPACK_VERSION,

@@ -20,7 +20,7 @@ use crate::remote::soon;
 ///
 /// # Panics
 ///
-/// When the starting process cannot be reached.
+/// When the process that started this one cannot be reached.
 pub fn serve(open: impl FnOnce() -> Arc<dyn Device>) {
     let Ok(port) = std::env::var(PORT) else { return };
     let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().unwrap()));

@@ -17,8 +17,8 @@ use crate::points::{Act, Point};
 /// Time in which a process may report its own failure after its peer has failed. A --timeout above
 /// the default makes this time and [`EXIT`] longer.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// Time for a process to exit after the point has passed, or after a kill. A process that has
-/// reached its deadline gets the same time to report its failure.
+/// Time for a process to exit after the plugin has passed the point, or after a kill. A process
+/// that has reached its deadline gets the same time to report its failure.
 const EXIT: Duration = Duration::from_secs(3);
 /// Largest number of lines that are shown from the standard error of a process that died.
 const LAST_WORDS: usize = 4;
@@ -58,9 +58,9 @@ struct Process {
     words: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// Runs a point in fresh processes of this program. `again` holds the arguments that precede
-/// netcheck's own arguments in these processes: the subcommand `netcheck` in the program
-/// `ferroccl`, no argument in the program `netcheck`.
+/// Runs a point in fresh processes of this program. `again` holds the arguments that these
+/// processes get before those of the point: the subcommand `netcheck` if this program is
+/// `ferroccl`, and none if this program is `netcheck`.
 ///
 /// # Errors
 ///

@@ -118,8 +118,8 @@ impl Links {
         }
     }
 
-    /// Returns what has happened on the links; `None` if only a check of each link and a call of
-    /// [`MessageLinks::poll`] can show this.
+    /// Returns what has happened on the links. `None` means that this cannot be told quickly: each
+    /// link must be checked, and [`MessageLinks::poll`] called.
     #[inline]
     pub fn peek(&mut self) -> Option<Peek> {
         if self.has_mapped { None } else { self.messages()?.peek() }

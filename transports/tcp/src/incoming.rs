@@ -16,8 +16,8 @@ const BUFFER_BYTES: usize = 32 << 10;
 const BEHIND_BYTES: usize = 2 << 10;
 /// Number of payload bytes from which on a frame counts as long.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Largest number of missing bytes of a frame for which a stripe reads again at once after a read
-/// that has emptied the socket.
+/// Limit on the bytes that a frame still lacks after a read that has emptied the socket: up to this
+/// limit, the stripe reads again at once.
 const SOON_BYTES: usize = 128 << 10;
 /// Largest number of reads in one call of [`Incoming::read`].
 const READS_PER_TURN: usize = 64;
@@ -128,10 +128,9 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Returns whether the rest of a frame probably arrives soon. If more than [`SOON_BYTES`] are
-    /// missing after a read that has emptied the socket, the stripe does not read again at once,
-    /// and lets the bytes gather in the socket: while a stripe reads, the kernel takes no more
-    /// bytes into the socket.
+    /// Returns whether the rest of a frame probably arrives soon. If the frame lacks more than
+    /// [`SOON_BYTES`], the stripe lets bytes gather in the socket before it reads again: the kernel
+    /// adds no bytes to a socket during a read.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }

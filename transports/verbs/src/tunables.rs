@@ -10,9 +10,9 @@ ccl_core::tunables! {
              may have a port (mlx5_0:1), and then a rail and a plane of the network \
              (mlx5_0:1:0:0), which the NCCL plugin reports to NCCL. A leading = matches whole \
              names only, a leading ^ excludes the names that follow. Empty takes all. Of these \
-             devices, a rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI or, if \
-             that is empty, those of its NUMA node. Ranks of a host with the same nearest devices \
-             divide them up.";
+             devices, a rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI. If that \
+             is empty, a rank takes the devices of the NUMA node that its process runs on. Ranks \
+             of a host with the same nearest devices divide them up.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
             "Row of the port's GID table with the address that verbs uses. With -1, verbs chooses \
              the row: for RoCE, an address of RoCE v2, preferably routed and IPv4.";
@@ -44,7 +44,7 @@ ccl_core::tunables! {
              receive requests.";
         mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
             "Longest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes, or the port's MTU \
-             if that is less. A link uses the smaller of the lengths of its two ends.";
+             if that is less. A link uses the smaller of the values of its two sides.";
         relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
             Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
             "Let writes of RDMA devices overtake each other on the PCIe bus, if the devices can; 0 \

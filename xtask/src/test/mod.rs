@@ -104,8 +104,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds the numbers of a line such as `test result: ok. 12 passed; 0 failed; ...`, or a skipped
-    /// test.
+    /// Adds the numbers of a line such as `test result: ok. 12 passed; 0 failed; ...`. Counts a
+    /// skipped test if the line is about one.
     fn add_line(&mut self, line: &str) {
         if line.starts_with(SKIPPED) {
             self.skipped += 1;
@@ -414,7 +414,7 @@ impl Run<'_> {
         let seconds = report.elapsed.as_secs_f64();
         let slowest = if slowest.is_empty() { "unknown".to_owned() } else { slowest.join(", ") };
         report.say(format!("   {seconds:.0} s; the slowest tests: {slowest}"));
-        // A suite that selects no tests must not pass, unless `--only` has left them out.
+        // A suite that selects too few tests must not pass, unless `--only` has left tests out.
         let ran = report.counts.ran_or_skipped();
         if self.only.is_none() && report.skips.is_empty() && ran < suite.tests_min {
             let least = suite.tests_min;

@@ -91,8 +91,8 @@ pub(in crate::algorithm) fn for_each_peer_backwards(
 }
 
 /// Receives the contributions of all other ranks and folds them with `own` into `target`, in rank
-/// order. One fold combines all contributions and rounds once, so an element's bits do not depend
-/// on the length of the buffer.
+/// order. One fold combines all contributions of an element and rounds once. So the element's bits
+/// are the same, however the buffer is divided into chunks.
 pub(in crate::algorithm) fn fold_in_rank_order(
     b: &mut Builder,
     params: &Params<'_>,

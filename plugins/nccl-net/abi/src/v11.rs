@@ -37,9 +37,10 @@ pub struct Net {
     pub register_dma_buf: Option<RegMrDmaBuf>,
     /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
-    /// Sends to the peer; the request is null if the plugin cannot take it now.
+    /// Sends to the peer; gives a null request if the plugin cannot take the send now.
     pub isend: Option<IsendV12>,
-    /// Receives into up to `receives_max` buffers; gives null if it cannot take the request now.
+    /// Receives into up to `receives_max` buffers; gives a null request if the plugin cannot take
+    /// the receive now.
     pub irecv: Option<IrecvV12>,
     /// Flushes received data in device memory.
     pub iflush: Option<Iflush>,

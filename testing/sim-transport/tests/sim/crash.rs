@@ -104,8 +104,8 @@ fn after_a_silent_crash_the_deadline_ends_the_survivors() {
     );
 }
 
-/// A step of a ring waits for an acknowledgement before it overwrites memory that is still being
-/// sent. The error of such a wait names the peer that does not acknowledge.
+/// A step of a ring that overwrites sent memory first waits until the peer has acknowledged the
+/// bytes. The error of such a wait names the peer that does not acknowledge.
 #[test]
 fn a_rank_that_does_not_acknowledge_is_named() {
     let mut acknowledgements = 0;

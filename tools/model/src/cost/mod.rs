@@ -1,12 +1,13 @@
-//! Cost of communication by formulas: collectives within one level of a network ([`collectives`]),
-//! over its levels ([`fabric`]), and over nodes of GPUs, fitted to measurements ([`cluster`],
-//! [`curve`]); NCCL's own latencies ([`nccl`]); the consequences for training ([`training`]);
-//! questions in text form ([`ask`]).
+//! Cost of communication by formulas: collectives within one level of a network ([`collectives`])
+//! and over its levels ([`fabric`]); formulas for nodes of GPUs that are fitted to measurements
+//! ([`cluster`], [`curve`]); NCCL's own latencies ([`nccl`]); the consequences for training
+//! ([`training`]); questions in text form ([`ask`]).
 //!
 //! All values are plain numbers: bytes, bytes per second in one direction, seconds; a GB is 10⁹
 //! bytes. Only [`curve`], [`nccl`] and [`protocols`] model latency; the other formulas treat a
-//! transfer as bound by bandwidth alone. If a source rounds a factor away, a second function has
-//! the rounded formula; each function names its formula.
+//! transfer as bound by bandwidth alone. Some sources leave out a factor near 1, such as (n - 1)/n:
+//! then one function has the exact formula and another that of the source. Each function names its
+//! formula.
 //!
 //! Short names of the sources:
 //!

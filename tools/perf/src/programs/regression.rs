@@ -28,7 +28,7 @@ pub struct Change {
     pub then_us: f64,
     /// Median now, microseconds.
     pub now_us: f64,
-    /// Median of the ratios of each time now to each time in the baseline.
+    /// Median of the ratios of all new times to all times in the baseline.
     pub ratio: f64,
     /// One-sided p-value of [`RankTest::longer`] for these times, corrected by [`holm`] for the
     /// number of tests.

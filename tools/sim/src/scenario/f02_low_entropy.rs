@@ -18,7 +18,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
              1.47, 1.32 with 1, 4, 16, 32 queue pairs)",
     parameters: &[
         Parameter { name: "nics", value: 16.0, what: "NICs of each rack" },
-        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for 1, 4, 16 and 32" },
+        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 runs all of 1, 4, 16 and 32" },
         Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack" },
         Parameter { name: "trials", value: 200.0, what: TRIALS },
     ],

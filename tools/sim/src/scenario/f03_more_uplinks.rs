@@ -14,13 +14,13 @@ use crate::streams::{RunParams, roofline_s};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f3",
     title: "completion time over the roofline with E-ECMP, by number of queue pairs",
-    source: "with 4 queue pairs for each pair of a source and a destination, E-ECMP takes 40 % \
-             longer than the roofline on average (§5.5.1; recomputed as balls in bins, with twice \
-             as many uplinks as NICs: 2.4, 1.35 and 1.0 times the roofline with 1, 4 and 16 queue \
-             pairs)",
+    source: "with 4 queue pairs from each source to each destination, E-ECMP takes 40 % longer \
+             than the roofline on average (§5.5.1). Recomputed as balls in bins, with twice as \
+             many uplinks as NICs: 2.4 times the roofline with 1 queue pair, 1.35 with 4, 1.0 with \
+             16",
     parameters: &[
         Parameter { name: "nics", value: 16.0, what: "NICs of each rack" },
-        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for 1, 4, 16 and 32" },
+        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 runs all of 1, 4, 16 and 32" },
         Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack" },
         Parameter { name: "trials", value: 200.0, what: TRIALS },
     ],

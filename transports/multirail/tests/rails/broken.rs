@@ -26,7 +26,7 @@ struct Knobs {
     lane_code: Arc<AtomicI32>,
     /// True if lanes take no work.
     is_full: Arc<AtomicBool>,
-    /// Number of further checks that find the farewell unfinished.
+    /// Number of further checks that are to find the farewell unfinished.
     leaving: Arc<AtomicUsize>,
     /// Farewell checks and detached endpoints, in order, each with the number of its device.
     log: Arc<Mutex<Vec<(usize, Step)>>>,
@@ -222,8 +222,8 @@ fn a_rail_is_not_up_until_its_device_takes_the_test_put() {
 }
 
 /// Checks that all rails wait for their farewells at the same time. A failed call may have to wait
-/// for farewells before it returns its error. Waits one after the other would multiply this delay
-/// by the number of rails.
+/// for farewells before it returns its error. If the rails waited one after the other, the
+/// delay would be multiplied by the number of rails.
 #[test]
 fn rails_send_their_farewells_together() {
     for by_drop in [false, true] {

@@ -145,8 +145,8 @@ pub(crate) enum Bell {
     Silent,
     /// A completion, or work of the provider, is pending: a wait could miss it.
     Busy,
-    /// Descriptor that is readable once there is a completion, or work of the provider. It outlives
-    /// the endpoint, and is not readable after the endpoint has closed.
+    /// Descriptor that becomes readable once there is a completion, or work of the provider. The
+    /// descriptor outlives the endpoint, but never becomes readable after the endpoint has closed.
     Rings(Arc<OwnedFd>),
 }
 
@@ -492,7 +492,7 @@ impl Endpoint {
         Ok(one.iter().next())
     }
 
-    /// Takes completions, as many as there are and `into` has room for. On a failure, returns an
+    /// Takes all completions for which `into` has room. On a failure, returns an
     /// error and takes no completion.
     pub(crate) fn take(
         &self,

@@ -1,4 +1,4 @@
-//! The intent: data of the connecting side about the link that a connection is for.
+//! The intent: what the connecting side says about the purpose of a connection.
 
 use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::HELLO_BYTES_MAX;
@@ -15,7 +15,8 @@ pub struct Intent {
     pub number: u16,
     /// Number of connections in the link.
     pub count: u16,
-    /// Hello that `Device::connect` got; empty if the connection replaces a broken one.
+    /// Hello that the caller gave to `Device::connect`; empty if the connection replaces a broken
+    /// one.
     pub text: Vec<u8>,
 }
 

@@ -1,5 +1,5 @@
 //! Models of the lock-free parts: properties that hold in every interleaving, and planted faults
-//! that the models must find.
+//! that the model checker must find.
 
 #[cfg(loom)]
 mod exhaustive;
