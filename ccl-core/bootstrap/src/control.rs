@@ -40,9 +40,10 @@ pub struct ControlTiming {
 }
 
 impl ControlTiming {
-    /// Returns the shortest silence that counts as long: the network may be split, or a rank
-    /// stopped. A rank that lives or was just killed is silent for less (one heartbeat); a rank
-    /// that counts this rank as dead is silent for more (`silence` less two heartbeats).
+    /// Returns the shortest silence of a neighbour that counts as long. After a long silence, the
+    /// network may be split, or the neighbour may be stopped. A neighbour that lives, or was killed
+    /// just now, is silent for at most one heartbeat. A neighbour that counts this rank as dead has
+    /// been silent for at least `silence` minus two heartbeats.
     fn long_silence(&self) -> Duration {
         self.silence / 2
     }
@@ -312,9 +313,9 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Returns true if the communicator has ended and a living neighbour has not connected yet.
-    /// This rank should then wait for the neighbour, which perhaps does not know why the
-    /// communicator has ended.
+    /// Returns true if the communicator has ended and a living neighbour, which perhaps does not
+    /// know the reason, has not connected yet. The neighbour awaits this rank, so this rank should
+    /// stay until the neighbour has connected.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
@@ -375,9 +376,9 @@ impl Control {
         match self.links.get(&connection).map(|link| &link.stage) {
             Some(Stage::Up(rank)) => {
                 let rank = *rank;
-                // The connection of a killed process closes. But if a split network has just become
-                // whole, the other side may live, and have closed its connections with the ranks
-                // that it counts as dead.
+                // The connection of a killed process closes. But if the network was split until
+                // just now, the rank may be alive: a side of a split network closes its connections
+                // with the ranks that it counts as dead.
                 let reason = match self.may_be_split(now) {
                     true => FailureReason::ClosedInDoubt,
                     false => FailureReason::HungUp,
@@ -392,8 +393,9 @@ impl Control {
         }
     }
 
-    /// Returns a lower bound (to within a heartbeat) of the time when the bytes that are read `now`
-    /// arrived: `now` if this rank ran at most a heartbeat ago, else the time when it last ran.
+    /// Estimates when the bytes that are read `now` arrived: `now` if this rank ran at most a
+    /// heartbeat ago, else the time when this rank last ran. The bytes did not arrive earlier than
+    /// that, or at most by a heartbeat.
     fn arrived(&self, now: Instant) -> Instant {
         if now.since(self.ticked) <= self.timing.heartbeat { now } else { self.ticked }
     }

@@ -49,7 +49,7 @@ impl Handle {
     /// Encodes the handle. If it is too long, `shorten` leaves out network locations (IP address
     /// and port) and devices of the address, down to two devices. If that is not enough, `near` is
     /// left out, and if even that is not enough, the second device. The second device matters more
-    /// than `near`, because the port of the first may be down.
+    /// than `near`, because the first device's link may be down.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

@@ -46,7 +46,7 @@ impl End {
         self.events.iter().filter_map(id).collect()
     }
 
-    /// Returns immediate and length of each arrival at an endpoint.
+    /// Returns the immediate and the length of each arrival at an endpoint.
     pub(crate) fn arrived(&self, at: EndpointId) -> Vec<(u32, usize)> {
         let arrival = |event: &Event| match event {
             Event::Arrived { endpoint, immediate, bytes } if *endpoint == at => {

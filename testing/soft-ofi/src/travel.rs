@@ -182,9 +182,9 @@ impl Network {
         Some(loaded)
     }
 
-    /// Returns whether a range lies within the memory of the range's registration. The result is
-    /// also true if the range is empty, if the provider checks no memory of the caller, or if the
-    /// range has no descriptor and only the memory of accelerators needs one.
+    /// Returns whether a range lies within the memory of the range's registration. An empty range
+    /// does. So does any range if the provider does not check the caller's memory, and a range
+    /// without descriptor if only the memory of accelerators needs one.
     fn covers(&mut self, endpoint: u32, range: &Range) -> bool {
         let Some(domain) = self.endpoints.get(&endpoint).map(|it| it.domain) else { return false };
         let Some(provider) = self.provider_of(domain) else { return false };

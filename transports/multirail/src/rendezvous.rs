@@ -36,12 +36,11 @@ pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
     pub(crate) rails: u8,
-    /// Number of the listener's devices whose address the dialling side knows, counted from the
-    /// first.
+    /// Number of the listener's devices, its first ones, whose addresses the dialling side knows.
     pub(crate) known: u8,
     /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,
-    /// Hello of the caller for the link; unused if the rail comes back.
+    /// Hello that the link's user sends; unused if the rail comes back.
     pub(crate) text: Vec<u8>,
 }
 
@@ -168,7 +167,7 @@ struct Gathering {
     id: LinkId,
     text: Vec<u8>,
     rails: Vec<Option<Connected>>,
-    /// Number of the listener's devices whose address the other side knows, counted from the first.
+    /// Number of the listener's devices, its first ones, whose addresses the other side knows.
     /// Only the rails to these devices are awaited.
     known: usize,
     since: Instant,

@@ -14,7 +14,7 @@ use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
 /// Lower bound of the time limit for a repair. In the worst case, the dialling side learns of a
-/// break only by a reset that answers its kernel's next keepalive probe ([`KEEPALIVE`]).
+/// break only when its kernel sends the next keepalive probe ([`KEEPALIVE`]) and gets a reset.
 const MENDED_WITHIN_MIN: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// One end of a link's side connection. A connection that breaks, for example because a middlebox
@@ -25,7 +25,7 @@ pub struct SideLink {
     peer: String,
     connection: SideConnection,
     reconnector: Reconnector,
-    /// Break of the connection, until the peer has resumed on a new one.
+    /// Break of the connection, until the peer has resumed on a new connection.
     broken: Option<Break>,
 }
 

@@ -68,8 +68,8 @@ pub const DEVICE: &str = "tcp0";
 pub struct Options {
     /// Interfaces whose addresses are offered to peers: names or prefixes of names, or networks
     /// such as `10.0.0.0/8`, separated by commas. As in NCCL, after a leading `=` only whole names
-    /// match, and after a leading `^` all interfaces are taken except those that match (both:
-    /// `^=`). If empty, all are taken, but loopback only if there is no other.
+    /// match, and after a leading `^` all interfaces are taken except those that match; `^=` means
+    /// both. If empty, all are taken, but loopback only if there is no other.
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,

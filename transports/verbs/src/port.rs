@@ -23,8 +23,8 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// Number of the port, from 1.
     pub(crate) number: u8,
-    /// Attributes at opening. Some may change later; this copy is used for the link's width and
-    /// speed, and for attributes that never change.
+    /// Attributes when the port was opened. Some can change later. From this copy, only width and
+    /// speed of the link, and attributes that never change, are used.
     pub(crate) attr: ibv_port_attr,
     /// Addresses and packet length, which may change.
     located: Mutex<Located>,

@@ -72,8 +72,8 @@ pub(in crate::algorithm) fn each<const N: usize>(
 }
 
 /// A loop over hosts: from each host to the next, the numbers of the host and of its ranks change
-/// by constant steps. The methods turn a number of the first host into the corresponding number of
-/// the current host.
+/// by constant steps. A method gets a number (of the host, or of one of its ranks) for the first
+/// host, and returns the corresponding number for the current host.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Remote {
     /// The first host.
@@ -90,8 +90,8 @@ impl Remote {
         rank.step(self.dimension, self.rank_step)
     }
 
-    /// Returns `host` plus the current host's number minus the first host's number. `host` is the
-    /// first host's number, or the part number of a cut that the first host completes.
+    /// Returns `host` plus the current host's number minus the first host's number. `host` stands
+    /// for the first host: its number, or a part number that belongs to it.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }
@@ -225,9 +225,9 @@ pub(in crate::algorithm) fn inside(hosts: &Hosts) -> u32 {
     u32::from(hosts.largest() > 1)
 }
 
-/// Names for scratch buffers. A message is folded in its slot only if no other message is received
-/// under the same name. When the names run out, the last name serves all further messages: the
-/// result stays correct, but needs a copy.
+/// Names for scratch buffers. A message with a name of its own is folded directly from its slot.
+/// When the names run out, all further messages share the last name. Messages with the same name
+/// are copied to scratch first, so the result stays correct.
 #[derive(Debug)]
 pub(in crate::algorithm) struct Names {
     sum: u8,

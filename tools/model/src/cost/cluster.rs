@@ -20,7 +20,7 @@ pub struct Cluster {
     pub within: f64,
     /// Share of `node_bytes_per_s` that is reached, from 0 to 1.
     pub between: f64,
-    /// Factor by which reducing switches accelerate a node's all_reduce; 1 without such switches.
+    /// Factor by which switches that reduce accelerate an all_reduce of a node; 1 without them.
     pub in_network: f64,
 }
 

@@ -1,6 +1,7 @@
 //! Experiments: each builds a network, runs traffic on it, and reports the results beside the
-//! published claim that it tests, if there is one. All use the same mechanisms: the file of an
-//! experiment has only its cases. The parameters of an experiment can be set to other values.
+//! published claim that it tests, if there is one. The experiments share their mechanisms, so the
+//! file of an experiment has only the cases that it runs. The parameters of an experiment can be
+//! set to other values.
 
 mod f01_hashed_flows;
 mod f02_low_entropy;
