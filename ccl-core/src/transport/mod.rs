@@ -111,6 +111,9 @@ pub struct Caps {
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
     /// connection ends earlier. A put that is not done can then be repeated over another path.
     pub acknowledged: bool,
+    /// True if a [`Lane::poll`] that finds nothing makes system calls, so that it takes longer than
+    /// a reading of the clock.
+    pub polls_by_system_call: bool,
     /// Smallest size of a buffer that is registered for one call alone; copying a smaller buffer
     /// costs less than registering it.
     pub register_bytes_min: usize,

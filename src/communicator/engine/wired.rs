@@ -68,7 +68,7 @@ impl Engine {
         let own_record = records[rank as usize].take();
         let look = match &wiring.messages {
             None => PollCost::Memory,
-            Some(messages) if messages.needs_system_calls() => PollCost::Calls,
+            Some(messages) if messages.polls_by_system_call() => PollCost::Calls,
             Some(_) => PollCost::Device,
         };
         let wait_policy = WaitPolicy::new(&config, wiring.locals.len(), look, own_doorbell);

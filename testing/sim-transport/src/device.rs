@@ -52,6 +52,7 @@ fn caps(conditions: &Conditions) -> Caps {
         redirects: conditions.redirects,
         acknowledged: true,
         written_early: !conditions.redirects,
+        polls_by_system_call: false,
         register_bytes_min: 0,
         ordered: conditions.ordered,
         message_bytes_max: conditions.message_bytes_max,

@@ -20,6 +20,7 @@ pub(crate) const CAPS: Caps = Caps {
     redirects: false,
     acknowledged: false,
     written_early: false,
+    polls_by_system_call: false,
     register_bytes_min: 0,
     message_bytes_max: 16 << 20,
     depth_max: 64,

@@ -51,6 +51,7 @@ impl RailsDevice {
             redirects: false,
             acknowledged: true,
             written_early: caps.iter().all(|caps| caps.written_early),
+            polls_by_system_call: caps.iter().any(|caps| caps.polls_by_system_call),
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
             // Unfinished puts of data fill at most three quarters of a rail's window. The rest of

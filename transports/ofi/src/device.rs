@@ -18,7 +18,7 @@ use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Info, transport_error};
 use crate::peer::{Mode, PeerTimeouts};
 use crate::posted::{Posted, lock};
-use crate::provider::{DATA_BYTES, LOCKED_EFFECT, is_limited, shares_locks};
+use crate::provider::{DATA_BYTES, LOCKED_EFFECT, is_limited, polls_sockets, shares_locks};
 use crate::tag::Layout;
 
 /// Protocol between the two sides; the version changes with every change of their messages.
@@ -104,6 +104,7 @@ pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
         redirects: false,
         acknowledged: writes && options.acknowledged,
         written_early: writes,
+        polls_by_system_call: polls_sockets(&info.provider()),
         register_bytes_min: REGISTER_BYTES_MIN,
         message_bytes_max: info.endpoint().max_msg_size.min(most).clamp(1, MESSAGE_BYTES_MAX),
         depth_max: DEPTH_MAX,

@@ -25,6 +25,9 @@ const LIMITED: &str = "tcp;ofi_rxm";
 /// `ofi_rxm` by default.
 const LIMITED_BEFORE: u32 = 120;
 
+/// Providers over the system's sockets. Other providers report completions in memory.
+const SOCKETS: [&str; 4] = ["tcp", "net", "udp", "sockets"];
+
 /// Provider whose processes share spin locks. The locks lie in shared memory, and nothing releases
 /// the lock of a process that has ended.
 const LOCKED: &str = "shm";
@@ -103,6 +106,11 @@ impl Provider {
     fn major(&self) -> Option<u32> {
         self.version.split('.').next()?.parse().ok()
     }
+}
+
+/// Returns whether reading a completion queue of the provider makes system calls.
+pub(crate) fn polls_sockets(name: &str) -> bool {
+    name.split(';').next().is_some_and(|lowest| SOCKETS.contains(&lowest))
 }
 
 /// Returns whether the processes of a provider of this major version share locks.
@@ -203,6 +211,12 @@ mod tests {
         assert!(EAGER_LIMIT.1.parse::<usize>().unwrap() >= HEAD_BYTES + PART_BYTES);
         assert!(is_limited("tcp;ofi_rxm", 117));
         assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));
+    }
+
+    #[test]
+    fn providers_over_sockets_poll_by_system_calls() {
+        assert!(polls_sockets("tcp") && polls_sockets("tcp;ofi_rxm"));
+        assert!(!polls_sockets("efa") && !polls_sockets("shm") && !polls_sockets("verbs;ofi_rxm"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(crate) fn caps() -> Caps {
         redirects: false,
         acknowledged: false,
         written_early: false,
+        polls_by_system_call: false,
         register_bytes_min: 0,
         ordered: true,
         // The ring has 32 bits for the length of a message.

@@ -32,6 +32,7 @@ pub(crate) fn caps(options: &Options) -> Caps {
         redirects: true,
         acknowledged: false,
         written_early: false,
+        polls_by_system_call: true,
         register_bytes_min: 0,
         // Each stripe keeps its own order.
         ordered: options.sockets <= 1,

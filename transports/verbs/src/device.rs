@@ -39,6 +39,7 @@ pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
         redirects: false,
         acknowledged: options.acknowledged,
         written_early: true,
+        polls_by_system_call: false,
         register_bytes_min: REGISTER_BYTES_MIN,
         // Each queue pair keeps its own order, and a link has at least two.
         ordered: false,

@@ -755,9 +755,8 @@ impl MessageLinks {
 
     /// Returns whether polling these links makes system calls.
     #[must_use]
-    pub fn needs_system_calls(&self) -> bool {
-        // TCP, which redirects puts, needs system calls; hardware reports completions in memory.
-        self.device.caps().redirects
+    pub fn polls_by_system_call(&self) -> bool {
+        self.device.caps().polls_by_system_call
     }
 
     /// Returns whether a peer is connected.
