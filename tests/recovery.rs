@@ -312,7 +312,7 @@ fn abort_after(c: &Communicator, after: Duration) -> thread::JoinHandle<()> {
 /// An abort by rank 3 ends calls that wait. In kinds 0 and 1, all ranks wait for each other; in
 /// kinds 2 and 3, the other ranks wait for rank 3, which sleeps.
 #[test]
-fn an_abort_ends_calls_in_which_all_ranks_wait() {
+fn an_abort_ends_calls_that_wait() {
     for (_, host) in PLACES {
         for kind in 0..4 {
             placed(4, host, move |mut c| {

@@ -148,7 +148,7 @@ crate::tunables! {
         heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
             "Interval between two heartbeats of a rank; at most a sixth of FERROCCL_DEAD_AFTER.";
         dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
-            "A rank that is silent for this long counts as dead.";
+            "A rank that is silent for this long counts as dead; at least 100ms.";
         spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,
             "How long a waiting rank spins before it yields its core to other threads. Ranks do \
              not spin if their host has more ranks than cores.";

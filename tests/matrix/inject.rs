@@ -185,8 +185,8 @@ pub(super) fn commands(
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
     };
-    // In the guest, a short cut takes an RDMA device down, and this limit also decides when the
-    // device's links end.
+    // In the guest, a short cut takes an RDMA device down; `dead_after_ms` is then also the time
+    // after which the links of the device end.
     let dead_after_ms = match cell.fault {
         Fault::ShortStop => PATIENT_DEAD_AFTER_MS,
         Fault::ShortCut if !in_guest => PATIENT_DEAD_AFTER_MS,

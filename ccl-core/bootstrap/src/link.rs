@@ -31,11 +31,11 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// Time of the peer's last bytes, of the connection's start, or of the end of this rank's last
-    /// stop, whichever is latest: a rank that was stopped cannot judge a silence.
+    /// The latest of three times: when the peer's last bytes came, when the connection began, and
+    /// when this rank's last stop ended (a rank that was stopped cannot judge a silence).
     pub(super) last_received: Instant,
-    /// Lower bound of the time when the peer's last bytes arrived. If this rank was stopped when
-    /// they arrived, it knows only such a bound.
+    /// Lower bound of the time when the peer's last bytes arrived. This rank knows only a bound if
+    /// it was stopped when the bytes arrived.
     silent_since: Instant,
     /// End of the peer's last long silence, if it had one.
     spoke_again: Option<Instant>,

@@ -177,8 +177,8 @@ pub(crate) const FLOAT8_E5M2: Narrow =
 
 impl Narrow {
     /// Returns the number that a magnitude stands for. For infinity, returns the power of two above
-    /// the largest finite number. In float16 and bfloat16, `encode` gives infinity for each value
-    /// that is at least as near to that power as to the largest finite number.
+    /// the largest finite number: in float16 and bfloat16, `encode` gives infinity for each value
+    /// from the middle between these two numbers on.
     pub(crate) fn value(&self, magnitude: u32) -> f64 {
         let exponent_bits = self.bits - 1 - self.mantissa_bits;
         let bias = (1 << (exponent_bits - 1)) - 1;

@@ -66,7 +66,7 @@ fn sleeping(fixture: &dyn Fixture) -> Outcome {
     let put = pair.ends[0].put(8, Some(1), 1);
     let longest = fixture.patience();
     let [sender, receiver] = &mut pair.ends;
-    // A lane that nothing can wake returns from `sleep` at once, or soon.
+    // If nothing can wake a lane, the lane's `sleep` returns at once, or soon.
     let slept = std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             let begun = std::time::Instant::now();

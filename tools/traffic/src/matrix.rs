@@ -271,7 +271,7 @@ impl Head {
             }
             let value = value.parse();
             *to = Some(value.map_err(|_| {
-                format!("{key}= has no value that fits; write a number, as in {key}=1")
+                format!("the value of {key}= is not a number that fits; write {key}=1, for example")
             })?);
             Ok(())
         }
@@ -409,7 +409,7 @@ mod tests {
             ("interval_s", "seconds", "# interval_s= is missing"),
             ("ranks=4", "ranks=0", "give 1 to 262144"),
             ("ranks=4", "ranks=4000000", "give 1 to 262144"),
-            ("ranks=4", "ranks=-4", "m.csv:1: ranks= has no value that fits"),
+            ("ranks=4", "ranks=-4", "m.csv:1: the value of ranks= is not a number that fits"),
             ("ranks=4", "ranks=4\n# ranks=4", "m.csv:2: ranks= is there twice"),
             ("=0.5", "=NaN", "interval_s=NaN: give seconds above 0"),
             ("=0.5", "=inf", "give seconds above 0"),

@@ -10,9 +10,9 @@ ccl_core::tunables! {
              may have a port (mlx5_0:1), and then a rail and a plane of the network \
              (mlx5_0:1:0:0), which the NCCL plugin reports to NCCL. A leading = matches whole \
              names only, a leading ^ excludes the names that follow. Empty takes all. Of these \
-             devices, a rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI. If that \
-             is empty, a rank takes the devices of the NUMA node that its process runs on. Ranks \
-             of a host with the same nearest devices divide them up.";
+             devices, a rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI or, if no \
+             accelerator is named, those of the NUMA node that its process runs on. Ranks of a \
+             host with the same nearest devices divide them up.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
             "Row of the port's GID table with the address that verbs uses. With -1, verbs chooses \
              the row: for RoCE, an address of RoCE v2, preferably routed and IPv4.";

@@ -187,7 +187,7 @@ fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> 
 }
 
 #[test]
-fn a_scaled_term_gives_the_same_sum_whether_stored_first_or_added_directly() {
+fn a_scaled_term_gives_the_same_sum_sent_to_a_peer_or_added_directly() {
     for data_type in DataType::ALL {
         let mut random = Random(11 + data_type as u64);
         let mut term = || {
@@ -210,7 +210,7 @@ fn a_scaled_term_gives_the_same_sum_whether_stored_first_or_added_directly() {
 }
 
 #[test]
-fn one_buffer_may_be_both_terms_and_the_destination() {
+fn the_two_terms_and_the_destination_may_be_one_buffer() {
     for level in SimdLevel::available() {
         let mut values: Vec<f32> = (0..777).map(|value| value as f32).collect();
         let data = values.as_mut_ptr().cast::<u8>();

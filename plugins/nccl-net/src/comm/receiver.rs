@@ -19,11 +19,11 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
 
-/// Identifier of all puts except puts of CTS records: a record's identifier is its index in the
-/// peer's ring of records.
+/// Identifier of all puts except those of CTS records. The put of a record is identified by the
+/// record's index in the peer's ring of records.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations known to the peer at which [`Receiver::forget_gone`] begins to withdraw
+/// Least number of registrations that the peer knows before [`Receiver::forget_gone`] withdraws
 /// deregistered ones.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent. The CTS of a group of short buffers is
@@ -114,8 +114,9 @@ pub(crate) struct Receiver {
     /// this slot.
     astray: Option<usize>,
     /// True after a message with a CTS has arrived in a slot that was guessed for another message.
-    /// No slot is guessed then: nobody can predict the slots of messages without a CTS. False again
-    /// when all groups whose CTS was sent have all their messages.
+    /// No slot is guessed then: while messages with a CTS take up slots, too, the slots of the
+    /// others cannot be predicted. False again when all groups whose CTS was sent have all their
+    /// messages.
     is_mixed: bool,
     /// True if messages were placed directly since the lane's last `flush_acknowledgements`.
     was_placed: bool,
@@ -457,8 +458,8 @@ impl Receiver {
             self.expect_nothing(Some(slot))?;
         }
         if self.held != 0 && self.withheld != 0 {
-            // Held messages occupy slots, so the sender may be unable to send other messages
-            // without a CTS.
+            // Held messages occupy slots. So the sender may have no slot for its other messages,
+            // and then needs a CTS to send them.
             self.send_withheld_cts()?;
         }
         self.expect();
@@ -596,10 +597,10 @@ impl Receiver {
     }
 
     /// Marks a slot as free. The peer is told as soon as half of all slots are free but not
-    /// announced. While messages are held or slots are not guessed, the peer may need a slot for a
-    /// message with a CTS, so it is told at a quarter already. The peer reserves at least a quarter
-    /// of all slots for messages with a CTS, and counts unannounced slots as occupied. So
-    /// unannounced slots, if fewer than a quarter, never block all reserved slots.
+    /// announced. It is told at a quarter already while messages are held or slots are not guessed:
+    /// the peer may then send a message with a CTS, which takes up a slot, too. The peer reserves
+    /// at least a quarter of all slots for such messages, and counts unannounced slots as occupied.
+    /// So a reserved slot stays free while fewer slots than a quarter are unannounced.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

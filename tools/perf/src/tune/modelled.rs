@@ -60,9 +60,9 @@ impl Outcome {
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                "; between hosts it has a latency of {latency_ns:.0} ns, and each of its two ranks \
-                 takes {message_ns:.0} ns plus {byte_ns:.3} ns for each byte; the bandwidth is \
-                 {:.1} GB/s",
+                "; a message between hosts has a latency of {latency_ns:.0} ns, and takes each of \
+                 the two ranks {message_ns:.0} ns plus {byte_ns:.3} ns for each byte; the \
+                 bandwidth is {:.1} GB/s",
                 bytes_per_s / 1e9
             );
         }
