@@ -180,7 +180,7 @@ mod tests {
             (answer(&[("i-1", "x", &[])]), "it.json:7: \"i-1\" is below 0 nodes"),
             (
                 answer(&[("i-1", "x", &["t", "l"]), ("i-2", "x", &["u", "l"])]),
-                "above node \"l\", the entry of \"i-2\" lists u, but the entry of \"i-1\" lists t",
+                "the entry of \"i-2\" lists u above node \"l\", but the entry of \"i-1\" lists t",
             ),
             (answer(&[("i-1", "x\u{7}", nodes)]), "has control characters"),
         ] {

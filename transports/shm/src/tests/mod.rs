@@ -256,7 +256,7 @@ fn memory_that_both_sides_have_dropped_is_gone() {
         memory.read(8, &mut back).unwrap();
         assert_eq!(back, [round as u8]);
         let error = b.lane.map(b.endpoint, &remote).unwrap_err();
-        assert!(error.to_string().contains("mapped before"), "{error}");
+        assert!(error.to_string().contains("mapped the memory before"), "{error}");
     }
     // Other tests of this process allocate memory too, but far fewer than 400 regions.
     let after = held();
