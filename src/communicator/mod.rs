@@ -416,7 +416,8 @@ impl Communicator {
     }
 }
 
-/// Least `FERROCCL_DEAD_AFTER`: the system may well let a process wait for half as long.
+/// Least `FERROCCL_DEAD_AFTER`: on a busy machine, a living rank can be silent for tens of
+/// milliseconds.
 const DEAD_AFTER_MIN: Duration = Duration::from_millis(100);
 
 fn configure(how: &mut Join, config: &Config) -> Result<(), ConfigError> {
@@ -425,7 +426,7 @@ fn configure(how: &mut Join, config: &Config) -> Result<(), ConfigError> {
             variable: "FERROCCL_DEAD_AFTER".to_owned(),
             given: config.dead_after.show(),
             expected: "at least 100ms",
-            problem: Some("ranks that live are silent for shorter times".to_owned()),
+            problem: Some("a living rank can be silent for longer".to_owned()),
             default: Config::default().dead_after.show(),
         });
     }
