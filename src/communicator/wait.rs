@@ -36,7 +36,7 @@ impl PollCost {
     fn per_tick(self) -> u32 {
         match self {
             PollCost::Memory | PollCost::Device => 64,
-            PollCost::Calls => 2,
+            PollCost::Calls => 4,
         }
     }
 }
@@ -117,10 +117,12 @@ impl Wait {
         self.tick(wait_policy)
     }
 
-    /// Counts a peek that found nothing.
+    /// Counts a peek that found nothing. Returns false if the clock is to be read before another
+    /// peek.
     #[inline]
-    pub(super) fn peeked(&mut self) {
+    pub(super) fn peeked(&mut self, wait_policy: &WaitPolicy) -> bool {
         self.peeks += 1;
+        self.peeks < LOOK * wait_policy.poll_cost.per_tick()
     }
 
     #[cold]

@@ -575,7 +575,8 @@ impl Engine {
         for _ in 0..PEEKS_MAX {
             match self.ports.links().peek() {
                 None => break,
-                Some(Peek::Nothing) => wait.peeked(),
+                Some(Peek::Nothing) if wait.peeked(&self.wait_policy) => {}
+                Some(Peek::Nothing) => break,
                 Some(Peek::Message) => return Ok(Progress::Moved),
                 Some(Peek::Event) => {
                     let messages = self.ports.links().messages();
@@ -785,14 +786,11 @@ fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Er
     }
     let now = clock::now();
     messages.flush(now)?;
-    if progress == Progress::Moved {
-        return Ok(progress);
-    }
     if progress == Progress::Done && messages.is_drained() && messages.is_settled(now) {
         return Ok(progress);
     }
     let arrived = messages.poll(now)?;
-    Ok(if arrived { Progress::Moved } else { Progress::Blocked })
+    Ok(if arrived || progress == Progress::Moved { Progress::Moved } else { Progress::Blocked })
 }
 
 /// Returns the size of a call as the recording encodes it: the bytes and the algorithm's number.
