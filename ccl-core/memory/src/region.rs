@@ -6,7 +6,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A range of memory, possibly shared with other processes. Clones share the owner; the memory
 /// lives until the last clone is gone.
@@ -125,6 +125,18 @@ impl Region {
     pub fn part(&self, offset: usize, bytes: usize) -> Result<Region, RegionError> {
         let start = self.check(offset, bytes, 1)?;
         Ok(Region { start, bytes, owner: Arc::clone(&self.owner) })
+    }
+
+    /// Returns whether other regions have the same owner: clones and parts. After a result of
+    /// false, all accesses through regions that are gone are over.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        let is_shared = Arc::strong_count(&self.owner) > 1;
+        if !is_shared {
+            // Pairs with the release at which another region gave up the owner.
+            fence(Ordering::Acquire);
+        }
+        is_shared
     }
 
     /// Returns the atomic word at a byte offset, which must be a multiple of 4.
@@ -309,6 +321,17 @@ mod tests {
         region.write(8, &[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
         assert_eq!(region.read_words(8), Ok([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0]));
         assert!(region.read_words::<16>(16).is_err() && region.read_words::<8>(4).is_err());
+    }
+
+    #[test]
+    fn a_region_is_shared_while_a_clone_or_a_part_of_it_lives() {
+        let region = Region::private(8);
+        assert!(!region.is_shared());
+        let (clone, part) = (region.clone(), region.part(4, 4).unwrap());
+        drop(clone);
+        assert!(region.is_shared() && part.is_shared());
+        drop(part);
+        assert!(!region.is_shared());
     }
 
     #[test]

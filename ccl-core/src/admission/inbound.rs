@@ -1,5 +1,7 @@
 //! Receiving end of one link: which messages are granted, have arrived, and are next.
 
+use ccl_memory::Region;
+
 use super::cts::{Placement, Preposts};
 use super::immediate::ahead;
 
@@ -41,6 +43,9 @@ pub(super) struct Inbound {
     settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
     placed: Vec<Option<Placement>>,
+    /// Per slot: the receive buffer of the lane that has the slot's message, if the message is not
+    /// in the slot itself.
+    buffers: Vec<Option<Region>>,
     pub(super) preposts: Preposts,
     destination: Destination,
 }
@@ -63,6 +68,7 @@ impl Inbound {
             late_count: 0,
             settled: (0, 0),
             placed: vec![None; slots as usize],
+            buffers: vec![None; slots as usize],
             preposts: Preposts::default(),
             destination: Destination::Undecided,
         }
@@ -107,6 +113,16 @@ impl Inbound {
     /// Returns the placement of the next message, if it was placed where its CTS says.
     pub(super) fn placed(&self) -> Option<Placement> {
         self.placed[self.slot()]
+    }
+
+    /// Returns the next message, if it is in a receive buffer of the lane.
+    pub(super) fn buffer(&self) -> Option<&Region> {
+        self.buffers[self.slot()].as_ref()
+    }
+
+    /// Sets the receive buffer of a slot's message, which is kept until the message is released.
+    pub(super) fn keep_buffer(&mut self, slot: usize, buffer: Option<Region>) {
+        self.buffers[slot] = buffer;
     }
 
     /// Sets the destination of the next message's payload.
@@ -209,6 +225,7 @@ impl Inbound {
             return None;
         }
         self.placed[slot] = None;
+        self.buffers[slot] = None;
         self.preposts.taken(self.next);
         self.next += 1;
         self.slot = if slot + 1 < self.arrived.len() { slot + 1 } else { 0 };

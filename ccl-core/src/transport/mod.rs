@@ -439,6 +439,23 @@ pub trait Lane: Send + fmt::Debug {
         })
     }
 
+    /// Permits the lane to leave the bytes of puts to `memory` in its receive buffers instead of
+    /// copying them to `memory`. Returns whether the lane does so for some puts; if so, call
+    /// [`Lane::receive_buffer`] for each [`Event::Arrived`].
+    fn use_receive_buffers(&mut self, memory: LocalSlice) -> bool {
+        let _ = memory;
+        false
+    }
+
+    /// Returns the bytes of the put that has arrived with this immediate, if they are in a receive
+    /// buffer; none if they are in the memory that the put names. The bytes stay unchanged until
+    /// the region and its clones are gone. The lane has few such buffers, and copies the bytes of
+    /// other puts. If several puts have the same immediate, this returns the oldest one first.
+    fn receive_buffer(&mut self, endpoint: EndpointId, immediate: u32) -> Option<Region> {
+        let _ = (endpoint, immediate);
+        None
+    }
+
     /// Returns the flows that puts to the endpoint's peer are spread over now, as an Ethernet
     /// fabric sees them; none if the endpoint is not connected yet, or if the puts do not travel in
     /// such flows.

@@ -23,6 +23,10 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
     Point { name: "a peek sees arrivals and does not consume them", check: peeks },
     Point { name: "an arriving put ends a sleep", check: sleeping },
+    Point {
+        name: "a put in a receive buffer stays unchanged while the buffer is held",
+        check: buffers,
+    },
 ];
 
 /// Largest number of bytes of a tested put.
@@ -451,6 +455,51 @@ fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
         let mut seen = [0; 8];
         pair.ends[1].inbox.read(number * 8, &mut seen).map_err(failed("reading"))?;
         ensure!(seen[..] == pattern(number as u64, 8), "the bytes of put {number} are wrong");
+    }
+    PASSED
+}
+
+/// Checks the bytes of puts, some of which stay in receive buffers. All these buffers are held.
+fn buffers(fixture: &dyn Fixture) -> Outcome {
+    const PUTS: usize = 8;
+    let bytes = fixture.device(0).caps().message_bytes_max.min(70_000);
+    let pair = &mut Pair::new(fixture, 2 * bytes)?;
+    let key = pair.ends[1].inbox_key;
+    if !pair.ends[1].lane.use_receive_buffers(LocalSlice { key, offset: 0, bytes }) {
+        return PASSED;
+    }
+    for round in 0..3 {
+        let mut held = Vec::new();
+        for number in 0..PUTS {
+            // The last put lies outside the memory whose puts may stay in buffers.
+            let (offset, size) = if number + 1 < PUTS { (0, bytes - number) } else { (1, bytes) };
+            let text = pattern((round * PUTS + number) as u64, size);
+            pair.ends[0].source.write(0, &text).map_err(failed("writing"))?;
+            pair.ends.iter_mut().for_each(|end| end.events.clear());
+            let put = pair.ends[0].put_at(0, offset, size, Some(number as u32), 1);
+            pair.post(fixture, 0, &[put])?;
+            pair.until(fixture, "a put arrives and is done", |pair| {
+                let [from, to] = &pair.ends;
+                !from.done().is_empty() && !to.arrived(to.endpoint).is_empty()
+            })?;
+            let to = &mut pair.ends[1];
+            let seen = match to.lane.receive_buffer(to.endpoint, number as u32) {
+                Some(region) => {
+                    ensure!(offset == 0, "a put outside the given memory is in a buffer");
+                    held.push((region.clone(), text.clone()));
+                    bytes_of(&region)?
+                }
+                None => bytes_of(&to.inbox.part(offset, size).map_err(failed("cutting"))?)?,
+            };
+            ensure!(seen == text, "put {number} of round {round} has other bytes");
+            let again = to.lane.receive_buffer(to.endpoint, number as u32);
+            ensure!(again.is_none(), "put {number} is in two buffers");
+        }
+        let count = held.len();
+        ensure!((1..PUTS).contains(&count), "{count} buffers are held in round {round}");
+        for (region, text) in held {
+            ensure!(bytes_of(&region)? == text, "a held buffer has changed in round {round}");
+        }
     }
     PASSED
 }

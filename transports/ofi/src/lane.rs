@@ -1,6 +1,7 @@
 //! A lane: puts become messages, or writes whose remote CQ data carries the immediate. Completions
 //! become events.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -9,8 +10,8 @@ use std::time::Duration;
 use ccl_clock::now;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Caps, Connected, EndpointId, Event, Lane, MemoryTable, MrKey, Registry, RemoteKey, RemoteMr,
-    TransportError, WorkRequest, check_note, take,
+    Caps, Connected, EndpointId, Event, Lane, LocalSlice, MemoryTable, MrKey, Registry, RemoteKey,
+    RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use ccl_socket::{FAREWELL_WITHIN, Link, ShutdownWait};
@@ -82,15 +83,37 @@ pub(crate) struct OfiLane {
     /// Lock that the lane holds for reading while it copies received bytes. Deregistration takes it
     /// for writing.
     fence: Arc<RwLock<()>>,
-    /// Memory that peers may write to, with the peer's [`EndpointId`].
-    shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
+    /// Memory that peers may write to.
+    shared: Vec<SharedMemory>,
+    /// Receive buffers with puts that have arrived, until [`Lane::receive_buffer`] returns them.
+    buffers: Vec<(EndpointId, u32, Region)>,
     done: Vec<u64>,
-    /// Events that came during a farewell.
+    /// Events that a peek has found, or that came during a farewell.
     deferred: Vec<Event>,
     checked: Instant,
     /// Time that the lane has slept since the last completion, if the provider does not wake it.
     slept: Duration,
     farewell: ShutdownWait,
+}
+
+/// Memory that a peer may write to.
+#[derive(Debug)]
+struct SharedMemory {
+    endpoint: EndpointId,
+    key: MrKey,
+    memory: Arc<Registered>,
+    /// Offsets to which puts may stay in receive buffers.
+    buffered: Range<u64>,
+}
+
+impl SharedMemory {
+    /// Returns whether a message of so many bytes may stay in its receive buffer: the message is a
+    /// whole put, with an immediate and to offsets for which this is permitted.
+    fn may_stay(&self, head: &Head, bytes: usize) -> bool {
+        let end = head.offset.saturating_add(bytes as u64);
+        let is_inside = self.buffered.start <= head.offset && end <= self.buffered.end;
+        bytes > 0 && bytes as u64 == head.total && head.immediate.is_some() && is_inside
+    }
 }
 
 impl OfiLane {
@@ -122,6 +145,7 @@ impl OfiLane {
             inbox,
             fence,
             shared: Vec::new(),
+            buffers: Vec::new(),
             done: Vec::new(),
             deferred: Vec::new(),
             checked: Instant::ZERO,
@@ -142,7 +166,7 @@ impl OfiLane {
     fn refresh(&mut self) {
         if self.memory.refresh() {
             let registry = self.memory.registry();
-            self.shared.retain(|(_, key, _)| registry.find(*key).is_ok());
+            self.shared.retain(|shared| registry.find(shared.key).is_ok());
         }
     }
 
@@ -346,10 +370,10 @@ impl OfiLane {
             return;
         }
         let Some(ended) = requests.end(context) else { return };
-        let Request { endpoint, id, is_control, left, .. } = ended;
-        if left.fetch_sub(1, Ordering::Relaxed) > 1 {
+        if !ended.is_last() {
             return;
         }
+        let Request { endpoint, id, is_control, .. } = ended;
         if let Ok(peer) = self.peer(endpoint) {
             let kind = usize::from(is_control);
             (peer.outstanding[kind], peer.answered[kind]) = (peer.outstanding[kind] - 1, true);
@@ -362,7 +386,7 @@ impl OfiLane {
     /// Takes in a message: copies its bytes to the memory that its head names, if its sender may
     /// write there.
     fn received(&mut self, context: *mut fi_context2, bytes: usize, events: &mut Vec<Event>) {
-        let OfiLane { inbox, fence, memory, shared, peers, .. } = self;
+        let OfiLane { inbox, fence, memory, shared, peers, buffers, .. } = self;
         let Some(inbox) = inbox else { return };
         let Some(message) = inbox.take(context) else { return };
         let mut head = [0; HEAD_BYTES];
@@ -375,9 +399,18 @@ impl OfiLane {
         // Endpoints are not connected: only the token tells the peer from a stranger.
         let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
         let Some(peer) = peer.filter(is_peers) else { return };
-        if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
+        let named = |shared: &&SharedMemory| (shared.endpoint, shared.key) == (endpoint, head.mr());
+        let Some(named) = shared.iter().find(named) else {
             // If puts were writes, a write with this key would fail, too.
             return peer.lose("a put names memory that is not shared with its sender".to_owned());
+        };
+        if named.may_stay(&head, bytes)
+            && let Some(immediate) = head.immediate
+            && let Some(region) = inbox.hold(bytes)
+        {
+            peer.arrived += 1;
+            buffers.push((endpoint, immediate, region));
+            return events.push(Event::Arrived { endpoint, immediate, bytes });
         }
         {
             let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
@@ -411,15 +444,15 @@ impl OfiLane {
     }
 
     fn failed(&mut self, context: *mut fi_context2, error: &OfiError, requests: &mut Requests) {
-        let Some(Request { endpoint, is_control, left, .. }) = requests.end(context) else {
+        let Some(ended) = requests.end(context) else {
             // A failed receive is posted again.
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
             return;
         };
         // Other messages of the same put may be under way: the put ends with the last one.
-        let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
-        if let Ok(peer) = self.peer(endpoint) {
-            peer.outstanding[usize::from(is_control)] -= usize::from(is_last);
+        let is_last = ended.is_last();
+        if let Ok(peer) = self.peer(ended.endpoint) {
+            peer.outstanding[usize::from(ended.is_control)] -= usize::from(is_last);
             peer.fail(now(), error.to_string());
         }
     }
@@ -476,13 +509,14 @@ impl OfiLane {
     /// Ends a peer's access to memory, and its link.
     fn close(&mut self, endpoint: EndpointId) {
         let number = self.number;
-        self.shared.retain(|(at, _, memory)| {
-            let stays = *at != endpoint;
+        self.shared.retain(|shared| {
+            let stays = shared.endpoint != endpoint;
             if !stays {
-                memory.unshare(number, endpoint);
+                shared.memory.unshare(number, endpoint);
             }
             stays
         });
+        self.buffers.retain(|(at, ..)| *at != endpoint);
         self.inbox.iter_mut().for_each(|inbox| inbox.forget(endpoint));
         self.memory.forget(endpoint);
         if let Some(mut peer) = self.peers.get_mut(endpoint.0 as usize).and_then(Option::take)
@@ -537,8 +571,7 @@ fn send_put(
 ) -> Result<bool, TransportError> {
     let total = write.bytes();
     if write.handed == 0 {
-        let parts = total.div_ceil(PART_BYTES).max(1);
-        write.request.left.store(parts, Ordering::Relaxed);
+        write.request.divide(total.div_ceil(PART_BYTES));
     }
     loop {
         let (offset, key) = write.remote;
@@ -644,8 +677,8 @@ impl Lane for OfiLane {
             Some(_) => (0, key.0),
         };
         let bytes = memory.bytes() as u64;
-        if !self.shared.iter().any(|(at, known, _)| (*at, *known) == (endpoint, key)) {
-            self.shared.push((endpoint, key, memory));
+        if !self.shared.iter().any(|shared| (shared.endpoint, shared.key) == (endpoint, key)) {
+            self.shared.push(SharedMemory { endpoint, key, memory, buffered: 0..0 });
         }
         Ok(Shared { link, dialled, address, bytes, key: name }.encode())
     }
@@ -674,6 +707,25 @@ impl Lane for OfiLane {
         take(work, |request| self.put(request))
     }
 
+    fn use_receive_buffers(&mut self, memory: LocalSlice) -> bool {
+        // A device writes to the memory that a put names.
+        let Some(inbox) = &mut self.inbox else { return false };
+        if inbox.permit_hold(&self.domain).is_err() {
+            return false;
+        }
+        let LocalSlice { key, offset, bytes } = memory;
+        let range = offset as u64..offset.saturating_add(bytes) as u64;
+        let shared = self.shared.iter_mut().filter(|shared| shared.key == key);
+        shared.for_each(|shared| shared.buffered = range.clone());
+        true
+    }
+
+    fn receive_buffer(&mut self, endpoint: EndpointId, immediate: u32) -> Option<Region> {
+        let found =
+            self.buffers.iter().position(|(at, of, _)| (*at, *of) == (endpoint, immediate))?;
+        Some(self.buffers.remove(found).2)
+    }
+
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         check_note(bytes)?;
         let peer = self.peer(endpoint)?;
@@ -685,8 +737,11 @@ impl Lane for OfiLane {
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         self.refresh();
-        events.append(&mut self.deferred);
-        self.drain(events);
+        match self.deferred.is_empty() {
+            true => self.drain(events),
+            // Events that a peek or a farewell has found are passed on at once.
+            false => events.append(&mut self.deferred),
+        }
         self.pump_all();
         let ends = |peer: &Peer| peer.ended.is_some() || peer.failing.is_some();
         let unsettled = |peer: &Peer| peer.to.is_none() || ends(peer);
@@ -697,6 +752,18 @@ impl Lane for OfiLane {
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
         self.report(events);
         Ok(())
+    }
+
+    fn peek(&mut self) -> Option<bool> {
+        if self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty()) {
+            return None;
+        }
+        if self.deferred.is_empty() {
+            let mut events = std::mem::take(&mut self.deferred);
+            self.drain(&mut events);
+            self.deferred = events;
+        }
+        Some(!self.deferred.is_empty() || !self.done.is_empty())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

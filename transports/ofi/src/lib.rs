@@ -19,8 +19,8 @@
 //! moreover, completions of this provider may lack the length. Over all these providers and
 //! adapters, one endpoint serves all peers of a lane, and a put is one or more messages. Each
 //! message has a head with the destination of the message's bytes, and with a token that the
-//! receiver has given the sender. The receiver's lane copies the bytes to that destination (see
-//! `messages`).
+//! receiver has given the sender. The receiver's lane copies the bytes to that destination, or
+//! leaves them in its receive buffer for the reader (see `messages`).
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
 //! the peer's process ends. A side that leaves reports how many immediates it has sent, and the

@@ -1,12 +1,14 @@
 //! Puts as messages, for providers that cannot write, or whose writes do not suit puts (see
 //! `Info::suits_writes`). A put is sent in parts, one message each, with a head that names the
 //! destination of the part's bytes. The receiver's lane checks the key of each part, and copies the
-//! bytes to that destination.
+//! bytes to that destination. A put of one part may stay in the receive buffer instead, where its
+//! reader finds it ([`Inbox::hold`]).
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use ccl_core::admission::HEADER_BYTES;
 use ccl_core::transport::{EndpointId, MrKey, TransportError};
 use ccl_memory::Region;
 use libfabric_sys::fi_context2;
@@ -25,9 +27,13 @@ pub(crate) const TOKEN_BYTES: usize = 16;
 /// do not stay in the processor's cache until they are copied.
 pub(crate) const PART_BYTES: usize = (256 << 10) - 512;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
-/// turn, and the lane copies the bytes out. With more buffers, each would have left the processor's
-/// cache before its next use.
-const RECEIVES: usize = 2;
+/// turn. With more buffers, each would have left the processor's cache before its next use.
+const POSTED: usize = 2;
+/// Largest number of receive buffers that readers hold at a time ([`Inbox::hold`]).
+const HELD_MAX: usize = 2;
+/// Offset of a receive's buffer in its memory. With this offset, the payload of a message of the
+/// links, which follows two heads, begins at a cache line.
+const PADDING: usize = 64 - (HEAD_BYTES + HEADER_BYTES) % 64;
 /// Largest number of incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since
 /// the peer's provider may report a put as done before all of it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;
@@ -91,7 +97,7 @@ impl Head {
     }
 }
 
-/// A posted receive.
+/// A receive, which is posted, idle or held.
 #[derive(Debug)]
 struct Receive {
     context: NonNull<fi_context2>,
@@ -104,8 +110,10 @@ pub(crate) struct Inbox {
     receives: Vec<Receive>,
     /// Index of each receive by the address of its context.
     indices: BTreeMap<usize, usize>,
-    /// Indices of receives that are not posted.
+    /// Indices of receives that are neither posted nor held; the last ones are posted first.
     idle: Vec<usize>,
+    /// Indices of receives whose buffers readers may still hold.
+    held: Vec<usize>,
     /// Missing bytes and total bytes of each incomplete put.
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
 }
@@ -118,26 +126,43 @@ impl Inbox {
         let mut inbox = Inbox {
             receives: Vec::new(),
             indices: BTreeMap::new(),
-            idle: (0..RECEIVES).collect(),
+            idle: Vec::new(),
+            held: Vec::new(),
             missing: BTreeMap::new(),
         };
-        for index in 0..RECEIVES {
-            let region = Region::allocate(HEAD_BYTES + PART_BYTES)?;
-            let memory = Memory::register(domain, region, LOCAL).map_err(transport_error)?;
-            let context = fi_context2 { internal: [std::ptr::null_mut(); 8] };
-            let context = NonNull::from(Box::leak(Box::new(context)));
-            inbox.indices.insert(context.addr().get(), index);
-            inbox.receives.push(Receive { context, memory });
-        }
+        inbox.grow(domain, POSTED)?;
         Ok(inbox)
     }
 
-    /// Posts the idle receives, as many as the provider takes.
+    /// Adds the receives without which [`Inbox::hold`] returns none.
+    pub(crate) fn permit_hold(&mut self, domain: &Arc<Domain>) -> Result<(), TransportError> {
+        self.grow(domain, POSTED + HELD_MAX)
+    }
+
+    /// Adds receives until there are `count`.
+    fn grow(&mut self, domain: &Arc<Domain>, count: usize) -> Result<(), TransportError> {
+        for index in self.receives.len()..count {
+            let bytes = HEAD_BYTES + PART_BYTES;
+            let region = Region::allocate(PADDING + bytes)?.part(PADDING, bytes)?;
+            let memory = Memory::register(domain, region, LOCAL).map_err(transport_error)?;
+            let context = fi_context2 { internal: [std::ptr::null_mut(); 8] };
+            let context = NonNull::from(Box::leak(Box::new(context)));
+            self.indices.insert(context.addr().get(), index);
+            self.receives.push(Receive { context, memory });
+            self.idle.push(index);
+        }
+        Ok(())
+    }
+
+    /// Posts idle receives, as many as the provider takes, up to [`POSTED`].
     pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
-        while let Some(index) = self.idle.last() {
+        self.reclaim();
+        while self.receives.len() - self.held.len() - self.idle.len() < POSTED
+            && let Some(index) = self.idle.last()
+        {
             let Receive { context, memory } = &self.receives[*index];
             // SAFETY: memory and context live until the inbox is freed, after the endpoint is
-            // closed.
+            // closed. No reader holds the memory.
             if !unsafe { endpoint.recv(memory, context.as_ptr()) }? {
                 break;
             }
@@ -147,11 +172,33 @@ impl Inbox {
     }
 
     /// Returns the memory of a completed receive, by its context; none if no receive has this
-    /// context. The next [`Inbox::post`] posts the receive again.
+    /// context. A later [`Inbox::post`] posts the receive again, unless a reader holds the memory.
     pub(crate) fn take(&mut self, context: *mut fi_context2) -> Option<Region> {
+        self.reclaim();
         let index = *self.indices.get(&context.addr())?;
         self.idle.push(index);
         Some(self.receives[index].memory.region.clone())
+    }
+
+    /// Returns the memory of the `bytes` bytes after the head of the message that was taken last.
+    /// The message's receive is posted again after the returned region and its clones are gone.
+    /// None if no other receive can be posted meanwhile.
+    pub(crate) fn hold(&mut self, bytes: usize) -> Option<Region> {
+        let [_, .., last] = self.idle[..] else { return None };
+        let held = self.receives[last].memory.region.part(HEAD_BYTES, bytes).ok()?;
+        self.idle.pop();
+        self.held.push(last);
+        Some(held)
+    }
+
+    /// Makes receives idle whose memory is no longer held.
+    fn reclaim(&mut self) {
+        let Inbox { receives, idle, held, .. } = self;
+        held.retain(|&index| {
+            let is_held = receives[index].memory.region.is_shared();
+            idle.extend((!is_held).then_some(index));
+            is_held
+        });
     }
 
     /// Counts a part of a put; returns the length of the put if the put is now complete.

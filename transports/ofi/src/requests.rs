@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ccl_core::transport::{EndpointId, Slice, TransportError};
 use ccl_memory::Region;
@@ -22,8 +22,8 @@ pub(crate) struct Request {
     pub(crate) endpoint: EndpointId,
     pub(crate) id: u64,
     pub(crate) is_control: bool,
-    /// Number of messages of the put that are not done.
-    pub(crate) left: Arc<AtomicUsize>,
+    /// Number of messages of the put that are not done; none if the put is a single request.
+    left: Option<Arc<AtomicUsize>>,
     /// True if the request's completion queue has failed, so that the request never completes.
     is_given_up: bool,
     /// Memory that the request reads, kept until the request is done.
@@ -31,6 +31,16 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Makes the put consist of `parts` requests, which are clones of this one.
+    pub(crate) fn divide(&mut self, parts: usize) {
+        self.left = (parts > 1).then(|| Arc::new(AtomicUsize::new(parts)));
+    }
+
+    /// Counts the request as done or failed; returns whether it was the last one of its put.
+    pub(crate) fn is_last(&self) -> bool {
+        self.left.as_ref().is_none_or(|left| left.fetch_sub(1, Ordering::Relaxed) == 1)
+    }
+
     fn reads(&self, memory: &Arc<Registered>) -> bool {
         self.keeps.iter().flatten().any(|own| Arc::ptr_eq(own, memory))
     }
@@ -230,9 +240,8 @@ impl Write {
         immediate: Option<u32>,
         remote: (u64, u64),
     ) -> Write {
-        let left = Arc::new(AtomicUsize::new(1));
         let keeps = [const { None }; 2];
-        let request = Request { endpoint, id, is_control, left, is_given_up: false, keeps };
+        let request = Request { endpoint, id, is_control, left: None, is_given_up: false, keeps };
         let ranges = [(std::ptr::null(), 0, std::ptr::null_mut()); 2];
         Write { ranges, count: 0, immediate, remote, request, handed: 0, put: 0 }
     }

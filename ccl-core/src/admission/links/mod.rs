@@ -80,16 +80,7 @@ impl Slots {
 
     /// Returns the header of the message in a slot, as its sender wrote it.
     fn header(&self, channel: usize, slot: usize) -> Header {
-        let mut bytes = [0; HEADER_BYTES];
-        if self.region.read(self.header_offset(channel, slot), &mut bytes).is_err() {
-            return Header { bytes: usize::MAX, below: 0, tag: 0 };
-        }
-        let [a, b, c, d, e, f, g, h, tag @ ..] = bytes;
-        Header {
-            bytes: u32::from_le_bytes([a, b, c, d]) as usize,
-            below: u32::from_le_bytes([e, f, g, h]),
-            tag: u64::from_le_bytes(tag),
-        }
+        Header::read(&self.region, self.header_offset(channel, slot))
     }
 }
 
@@ -101,6 +92,21 @@ struct Header {
     /// Credit that came with the message.
     below: u32,
     tag: u64,
+}
+
+impl Header {
+    fn read(from: &Region, offset: usize) -> Header {
+        let mut bytes = [0; HEADER_BYTES];
+        if from.read(offset, &mut bytes).is_err() {
+            return Header { bytes: usize::MAX, below: 0, tag: 0 };
+        }
+        let [a, b, c, d, e, f, g, h, tag @ ..] = bytes;
+        Header {
+            bytes: u32::from_le_bytes([a, b, c, d]) as usize,
+            below: u32::from_le_bytes([e, f, g, h]),
+            tag: u64::from_le_bytes(tag),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -161,6 +167,9 @@ pub struct MessageLinks {
     uses_cts: bool,
     /// True if short messages are recognised in memory by their seals.
     seals: bool,
+    /// True if the lane may leave messages in its receive buffers instead of copying them to their
+    /// slots.
+    uses_receive_buffers: bool,
     /// The last link on which [`MessageLinks::readable`] had to look for a seal.
     awaited: Option<Link>,
     /// Peers, indexed by rank.
@@ -215,6 +224,7 @@ impl MessageLinks {
             pool,
             uses_cts,
             seals,
+            uses_receive_buffers: false,
             awaited: None,
             peers: Vec::new(),
             ranks: Vec::new(),
@@ -302,6 +312,9 @@ impl MessageLinks {
             Ok((endpoint, key))
         });
         let (endpoint, key) = attached.inspect_err(|_| self.give_back(&staging))?;
+        // Records and messages with seals are read from the memory that their puts name.
+        let slots = LocalSlice { key: inbound.key, offset: 0, bytes: inbound.records };
+        self.uses_receive_buffers |= !self.seals && self.lane.use_receive_buffers(slots);
         Ok((staging, endpoint, key))
     }
 
@@ -444,18 +457,25 @@ impl MessageLinks {
             if let Some(Placement { bytes, tag, .. }) = peer.links[channel].0.placed() {
                 return (bytes, tag);
             }
-            let Header { bytes, tag, .. } =
-                peer.inbound.header(channel, peer.links[channel].0.slot());
+            let inbound = &peer.links[channel].0;
+            let Header { bytes, tag, .. } = match inbound.buffer() {
+                Some(buffer) => Header::read(buffer, 0),
+                None => peer.inbound.header(channel, inbound.slot()),
+            };
             (bytes, tag)
         })
     }
 
     /// Returns the address of the next message's payload, which has at most `slot_bytes` bytes. The
-    /// message must have arrived. Its payload is in its slot, or where it was placed directly
-    /// ([`MessageLinks::prepost`], [`MessageLinks::receive_into`]). Null if there is no such link.
+    /// message must have arrived. Its payload is in its slot, where it was placed directly
+    /// ([`MessageLinks::prepost`], [`MessageLinks::receive_into`]), or in a receive buffer of the
+    /// lane. Null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
         let inbound = &peer.links[channel].0;
+        if let Some(buffer) = inbound.buffer() {
+            return buffer.start().wrapping_add(HEADER_BYTES).cast_const();
+        }
         match inbound.destination() {
             Destination::At(address) => std::ptr::with_exposed_provenance(address),
             _ => peer.inbound.payload(channel, inbound.slot()).cast_const(),
@@ -852,11 +872,15 @@ impl MessageLinks {
 
     /// Handles an immediate. Returns false if it is refused.
     fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
+        let buffer = match self.uses_receive_buffers {
+            true => self.lane.receive_buffer(endpoint, immediate),
+            false => None,
+        };
         let Some(peer) = self.rank(endpoint) else { return false };
         match Immediate::decode(immediate) {
             None => false,
             Some(Immediate::Message { channel, number }) => {
-                self.message_arrived(Link { peer, channel }, number, bytes)
+                self.message_arrived(Link { peer, channel }, number, (bytes, buffer))
             }
             Some(Immediate::Placed { channel, number }) => {
                 self.message_placed(Link { peer, channel }, number, bytes)
@@ -875,7 +899,14 @@ impl MessageLinks {
         }
     }
 
-    fn message_arrived(&mut self, link: Link, number: u32, bytes: usize) -> bool {
+    /// Handles a message of so many bytes, header included, which is in its slot unless there is a
+    /// receive buffer. Returns false if the message is refused.
+    fn message_arrived(
+        &mut self,
+        link: Link,
+        number: u32,
+        (bytes, buffer): (usize, Option<Region>),
+    ) -> bool {
         let (slot_bytes, now) = (self.config.slot_bytes, self.now);
         let seals = self.seals;
         let Some((peer, channel)) = self.link(link) else { return false };
@@ -884,10 +915,14 @@ impl MessageLinks {
             return true;
         }
         let Some(slot) = peer.links[channel].0.expect(number) else { return false };
-        let Header { bytes: payload_bytes, below, .. } = peer.inbound.header(channel, slot);
+        let Header { bytes: payload_bytes, below, .. } = match &buffer {
+            Some(buffer) => Header::read(buffer, 0),
+            None => peer.inbound.header(channel, slot),
+        };
         if payload_bytes > slot_bytes {
             return false;
         }
+        let bytes = buffer.as_ref().map_or(bytes, Region::bytes);
         let may_be_sealed = seals && payload_bytes <= sealed_bytes_max(slot_bytes);
         match bytes.checked_sub(HEADER_BYTES + payload_bytes) {
             Some(0) => {}
@@ -899,6 +934,7 @@ impl MessageLinks {
             return false;
         }
         inbound.arrive(slot, None);
+        inbound.keep_buffer(slot, buffer);
         peer.statistics.received += 1;
         peer.statistics.granted(outbound.waited_since(), now);
         true
