@@ -30,17 +30,6 @@ pub(super) enum PollCost {
     Calls,
 }
 
-impl PollCost {
-    /// Returns the number of empty looks between two readings of the clock. The number is small for
-    /// looks with system calls, because such a look takes longer than a reading of the clock.
-    fn per_tick(self) -> u32 {
-        match self {
-            PollCost::Memory | PollCost::Device => 64,
-            PollCost::Calls => 4,
-        }
-    }
-}
-
 /// Returns whether this host has a core for each of its ranks.
 pub(super) fn has_core(local_ranks: usize) -> bool {
     local_ranks <= std::thread::available_parallelism().map_or(1, usize::from)
@@ -70,6 +59,17 @@ impl WaitPolicy {
         let spin_max = if has_core(local_ranks) { config.spin } else { Duration::ZERO };
         let (park_after, spin) = (config.park_after, spin_max);
         WaitPolicy { spin, spin_max, park_after, poll_cost, doorbell }
+    }
+
+    /// Returns the number of empty looks between two readings of the clock. The number is small for
+    /// looks with system calls, because such a look takes longer than a reading of the clock, and a
+    /// spin that was shortened takes only a few such looks.
+    fn looks_per_tick(&self) -> u32 {
+        match self.poll_cost {
+            PollCost::Memory | PollCost::Device => 64,
+            PollCost::Calls if self.spin < self.spin_max => 1,
+            PollCost::Calls => 2,
+        }
     }
 
     /// Adapts the spin after a wait that ended with an answer. `yielded` is true if the rank
@@ -104,7 +104,7 @@ impl Wait {
     #[inline]
     pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
         self.peeks += LOOK;
-        if self.peeks < LOOK * wait_policy.poll_cost.per_tick()
+        if self.peeks < LOOK * wait_policy.looks_per_tick()
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
@@ -122,7 +122,7 @@ impl Wait {
     #[inline]
     pub(super) fn peeked(&mut self, wait_policy: &WaitPolicy) -> bool {
         self.peeks += 1;
-        self.peeks < LOOK * wait_policy.poll_cost.per_tick()
+        self.peeks < LOOK * wait_policy.looks_per_tick()
     }
 
     #[cold]
