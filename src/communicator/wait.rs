@@ -15,8 +15,8 @@ use ccl_memory::doorbell::Doorbell;
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
 /// Weight of one look for progress, as a number of peeks. A look advances the call as far as
-/// possible; a peek only asks the links whether something has happened. A look takes at least as
-/// long as this many peeks.
+/// possible; a peek only asks the links whether something has happened. Where a peek reads memory,
+/// a look takes at least as long as this many peeks.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
@@ -62,8 +62,8 @@ impl WaitPolicy {
     }
 
     /// Returns the number of empty looks between two readings of the clock. The number is small for
-    /// looks with system calls, because such a look takes longer than a reading of the clock, and a
-    /// spin that was shortened takes only a few such looks.
+    /// looks with system calls, because such a look takes longer than a reading of the clock. It is
+    /// smallest while the spin is shortened, because then another thread may need the core.
     fn looks_per_tick(&self) -> u32 {
         match self.poll_cost {
             PollCost::Memory | PollCost::Device => 64,

@@ -43,8 +43,7 @@ pub(super) struct Inbound {
     settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
     placed: Vec<Option<Placement>>,
-    /// Per slot: the receive buffer of the lane that has the slot's message, if the message is not
-    /// in the slot itself.
+    /// Per slot: the receive buffer that has the message, if the message is not in the slot itself.
     buffers: Vec<Option<Region>>,
     pub(super) preposts: Preposts,
     destination: Destination,
@@ -147,7 +146,7 @@ impl Inbound {
         self.preposts.placement(self.next + ahead(self.next, number))
     }
 
-    /// Marks a message as arrived: in its slot, or where its CTS says.
+    /// Marks a message as arrived: in its slot or a receive buffer, or where its CTS says.
     pub(super) fn arrive(&mut self, slot: usize, placed: Option<Placement>) {
         self.arrived[slot] = true;
         self.placed[slot] = placed;

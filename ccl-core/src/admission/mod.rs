@@ -12,9 +12,9 @@
 //! * **The immediate identifies the message** by channel and number; the slot follows from the
 //!   number. The immediate of a message that was not granted, or has arrived already, is refused
 //!   and counted.
-//! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
-//!   without a message travel in the immediate of an empty put; a count that is not above the
-//!   highest one so far is ignored.
+//! * **Puts may arrive in any order.** Messages that overtake others wait in their slots, or in
+//!   receive buffers of the lane. Credits without a message travel in the immediate of an empty
+//!   put; a count that is not above the highest one so far is ignored.
 //! * **A short message can be received before its immediate**, over a device that writes memory
 //!   some time before it reports the immediate. A checksum in the slot shows that the message is
 //!   complete (`seal`). The slot is granted again once the immediate has come.

@@ -439,8 +439,9 @@ pub trait Lane: Send + fmt::Debug {
         })
     }
 
-    /// Permits the lane to leave the bytes of puts to `memory` in its receive buffers instead of
-    /// copying them to `memory`. Returns whether the lane does so for some puts; if so, call
+    /// Permits the lane to leave puts with an immediate in its receive buffers instead of copying
+    /// them to `memory`, which is already shared with the peers. A later call for memory of the
+    /// same key replaces the range. Returns whether the lane leaves some puts there; if so, call
     /// [`Lane::receive_buffer`] for each [`Event::Arrived`].
     fn use_receive_buffers(&mut self, memory: LocalSlice) -> bool {
         let _ = memory;

@@ -567,9 +567,9 @@ impl Engine {
         }
     }
 
-    /// Peeks at the links until something has happened, up to [`PEEKS_MAX`] times. A peek costs
-    /// less than a look for progress, so the rank sees an arrival sooner. Returns
-    /// [`Progress::Moved`] if a message has arrived or an event was handled.
+    /// Peeks at the links until something has happened, or it is time to read the clock, up to
+    /// [`PEEKS_MAX`] times. A peek costs less than a look for progress, so the rank sees an arrival
+    /// sooner. Returns [`Progress::Moved`] if a message has arrived or an event was handled.
     #[inline]
     fn peek(&mut self, wait: &mut Wait) -> Result<Progress, Error> {
         for _ in 0..PEEKS_MAX {

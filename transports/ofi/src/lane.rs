@@ -370,7 +370,7 @@ impl OfiLane {
             return;
         }
         let Some(ended) = requests.end(context) else { return };
-        if !ended.is_last() {
+        if !ended.count_end() {
             return;
         }
         let Request { endpoint, id, is_control, .. } = ended;
@@ -383,8 +383,8 @@ impl OfiLane {
         }
     }
 
-    /// Takes in a message: copies its bytes to the memory that its head names, if its sender may
-    /// write there.
+    /// Takes in a message, if its sender may write to the memory that its head names. Copies the
+    /// bytes there, or leaves them in the receive buffer.
     fn received(&mut self, context: *mut fi_context2, bytes: usize, events: &mut Vec<Event>) {
         let OfiLane { inbox, fence, memory, shared, peers, buffers, .. } = self;
         let Some(inbox) = inbox else { return };
@@ -450,11 +450,18 @@ impl OfiLane {
             return;
         };
         // Other messages of the same put may be under way: the put ends with the last one.
-        let is_last = ended.is_last();
+        let is_last = ended.count_end();
         if let Ok(peer) = self.peer(ended.endpoint) {
             peer.outstanding[usize::from(ended.is_control)] -= usize::from(is_last);
             peer.fail(now(), error.to_string());
         }
+    }
+
+    /// Returns whether it is time for [`OfiLane::check`].
+    fn needs_check(&self, now: Instant) -> bool {
+        let ends = |peer: &Peer| peer.ended.is_some() || peer.failing.is_some();
+        let unsettled = |peer: &Peer| peer.to.is_none() || ends(peer);
+        now.since(self.checked) >= CHECK_EVERY || self.peers.iter().flatten().any(unsettled)
     }
 
     /// Handles the peers' messages on TCP connections, and notices lost peers.
@@ -710,7 +717,8 @@ impl Lane for OfiLane {
     fn use_receive_buffers(&mut self, memory: LocalSlice) -> bool {
         // A device writes to the memory that a put names.
         let Some(inbox) = &mut self.inbox else { return false };
-        if inbox.permit_hold(&self.domain).is_err() {
+        if let Err(error) = inbox.permit_hold(&self.domain) {
+            tracing::debug!(%error, "messages are copied: no memory for further receive buffers");
             return false;
         }
         let LocalSlice { key, offset, bytes } = memory;
@@ -737,15 +745,15 @@ impl Lane for OfiLane {
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         self.refresh();
-        match self.deferred.is_empty() {
-            true => self.drain(events),
-            // Events that a peek or a farewell has found are passed on at once.
-            false => events.append(&mut self.deferred),
+        let has_deferred = !self.deferred.is_empty();
+        events.append(&mut self.deferred);
+        // Events that a peek has found are passed on at once. But the check below may lose a peer,
+        // and what the peer has sent must be taken in before.
+        if !has_deferred || self.needs_check(now) {
+            self.drain(events);
         }
         self.pump_all();
-        let ends = |peer: &Peer| peer.ended.is_some() || peer.failing.is_some();
-        let unsettled = |peer: &Peer| peer.to.is_none() || ends(peer);
-        if now.since(self.checked) >= CHECK_EVERY || self.peers.iter().flatten().any(unsettled) {
+        if self.needs_check(now) {
             self.check(now, events);
             self.pump_all();
         }
@@ -763,7 +771,9 @@ impl Lane for OfiLane {
             self.drain(&mut events);
             self.deferred = events;
         }
-        Some(!self.deferred.is_empty() || !self.done.is_empty())
+        let has_failed = |peer: &Peer| peer.lost.is_some() && !peer.is_reported;
+        let has_failed = self.peers.iter().flatten().any(has_failed);
+        Some(has_failed || !self.deferred.is_empty() || !self.done.is_empty())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -27,7 +27,8 @@ pub(crate) const TOKEN_BYTES: usize = 16;
 /// do not stay in the processor's cache until they are copied.
 pub(crate) const PART_BYTES: usize = (256 << 10) - 512;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
-/// turn. With more buffers, each would have left the processor's cache before its next use.
+/// turn, so with more of them, each buffer would have left the processor's cache before its next
+/// use.
 const POSTED: usize = 2;
 /// Largest number of receive buffers that readers hold at a time ([`Inbox::hold`]).
 const HELD_MAX: usize = 2;
@@ -182,9 +183,12 @@ impl Inbox {
 
     /// Returns the memory of the `bytes` bytes after the head of the message that was taken last.
     /// The message's receive is posted again after the returned region and its clones are gone.
-    /// None if no other receive can be posted meanwhile.
+    /// None if [`HELD_MAX`] buffers are held, or there is no receive to post instead.
     pub(crate) fn hold(&mut self, bytes: usize) -> Option<Region> {
         let [_, .., last] = self.idle[..] else { return None };
+        if self.held.len() >= HELD_MAX {
+            return None;
+        }
         let held = self.receives[last].memory.region.part(HEAD_BYTES, bytes).ok()?;
         self.idle.pop();
         self.held.push(last);
@@ -273,6 +277,33 @@ mod tests {
             let error = inbox.count(one, &head, bytes).unwrap_err();
             assert!(error.contains("do not match its length"), "{error}");
         }
+    }
+
+    /// While readers hold buffers, two receives stay posted.
+    #[test]
+    fn the_number_of_held_buffers_is_limited() {
+        let Some(info) = installed("tcp;ofi_rxm") else { return };
+        let domain = Domain::open(info, true).unwrap();
+        let mut inbox = Inbox::new(&domain).unwrap();
+        // As if all receives were posted.
+        inbox.idle.clear();
+        let complete = |inbox: &mut Inbox, index: usize| {
+            let context = inbox.receives[index].context.as_ptr();
+            inbox.idle.retain(|idle| *idle != index);
+            inbox.take(context).unwrap();
+            inbox.hold(1)
+        };
+        assert!(complete(&mut inbox, 0).is_none(), "nothing could be posted instead");
+        inbox.permit_hold(&domain).unwrap();
+        let [one, other] = [0, 1].map(|index| complete(&mut inbox, index).unwrap());
+        for index in [2, 3] {
+            assert!(complete(&mut inbox, index).is_none(), "more buffers are held than the limit");
+        }
+        drop(one.clone());
+        assert!(complete(&mut inbox, 2).is_none(), "a clone of the buffer is still there");
+        drop(one);
+        assert!(complete(&mut inbox, 3).is_some(), "a buffer that was given back is not used");
+        drop(other);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_conformance::{Fixture, first_location, join, run, run_only};
+use ccl_conformance::{Fixture, Verdict, first_location, join, run, run_only};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, Event, LocalSlice, Transport, WorkRequest};
 use ccl_memory::Region;
@@ -116,6 +116,10 @@ fn passes(provider: &str, options: &Options) {
     let make = || Box::new(Ofi::new(provider, options)) as Box<dyn Fixture>;
     let report = run_only(make, |name| !options.always_writes || name != WITHDRAWN);
     assert!(report.passed(), "{report}");
+    // Only messages have receive buffers.
+    let of_buffers = report.points.iter().find(|(name, _)| name.contains("receive buffer"));
+    let has_buffers = of_buffers.is_some_and(|(_, verdict)| *verdict == Verdict::Passed);
+    assert_eq!(has_buffers, !options.always_writes, "{report}");
 }
 
 #[test]
