@@ -17,6 +17,10 @@ use crate::select::tuning::Tuning;
 pub use crate::value::{Bytes, ConfigError, NetworkCheck, Value};
 pub use tunables::{Lookup, Table, TransportSettings, Tunable, Tunables, read, table_of};
 
+/// Least `FERROCCL_DEAD_AFTER`: on a busy machine, a living rank can be silent for tens of
+/// milliseconds.
+const DEAD_AFTER_MIN: Duration = Duration::from_millis(100);
+
 crate::tunables! {
     /// Values of all common tunables, and of each transport's own tunables that are set.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,11 +197,30 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When a value cannot be read as its type.
+    /// When a value cannot be read as its type, and those of [`Config::check`].
     pub fn read(lookup: Lookup<'_>, tables: &[Table]) -> Result<Config, ConfigError> {
         let mut config = Config::from_lookup(lookup)?;
         config.transport_settings.take(lookup, tables)?;
+        config.check()?;
         Ok(config)
+    }
+
+    /// Checks the limits of values. A configuration that a program has changed needs this check.
+    ///
+    /// # Errors
+    ///
+    /// When a value is outside its limits.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.dead_after >= DEAD_AFTER_MIN {
+            return Ok(());
+        }
+        Err(ConfigError {
+            variable: "FERROCCL_DEAD_AFTER".to_owned(),
+            given: self.dead_after.show(),
+            expected: "at least 100ms",
+            problem: Some("a living rank can be silent for longer".to_owned()),
+            default: Config::default().dead_after.show(),
+        })
     }
 
     /// Lists all tunables, those of `tables` included, with their values in this configuration.
@@ -252,6 +275,17 @@ mod tests {
         let wrong = |name: &str| (name == "FERROCCL_IB_POLICY").then(|| "qps=4 odd=1".to_owned());
         let error = Config::from_lookup(&wrong).unwrap_err().to_string();
         assert!(error.contains("(\"odd=1\" is "), "the error must name the word: {error}");
+    }
+
+    #[test]
+    fn a_time_of_silence_that_a_living_rank_may_reach_is_refused() {
+        let read = |text: &str| {
+            let lookup = |name: &str| (name == "FERROCCL_DEAD_AFTER").then(|| text.to_owned());
+            Config::read(&lookup, &[])
+        };
+        assert_eq!(read("100ms").unwrap().dead_after, DEAD_AFTER_MIN);
+        let error = read("99ms").unwrap_err().to_string();
+        assert!(error.contains("FERROCCL_DEAD_AFTER") && error.contains("at least"), "{error}");
     }
 
     #[test]

@@ -26,14 +26,12 @@ mod wiring;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use ccl_core::config::{Config, ConfigError};
 use ccl_core::queue_pairs::{Flow, Policy};
 use ccl_core::select::tuning::Tuning;
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
-use ccl_core::value::Value;
 use ccl_socket::fork;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
@@ -416,20 +414,8 @@ impl Communicator {
     }
 }
 
-/// Least `FERROCCL_DEAD_AFTER`: on a busy machine, a living rank can be silent for tens of
-/// milliseconds.
-const DEAD_AFTER_MIN: Duration = Duration::from_millis(100);
-
 fn configure(how: &mut Join, config: &Config) -> Result<(), ConfigError> {
-    if config.dead_after < DEAD_AFTER_MIN {
-        return Err(ConfigError {
-            variable: "FERROCCL_DEAD_AFTER".to_owned(),
-            given: config.dead_after.show(),
-            expected: "at least 100ms",
-            problem: Some("a living rank can be silent for longer".to_owned()),
-            default: Config::default().dead_after.show(),
-        });
-    }
+    config.check()?;
     how.configuration = config.digest(&transports::tables())?;
     how.host.clone_from(&config.host_id);
     how.timing.heartbeat = config.heartbeat.min(config.dead_after / 6);
