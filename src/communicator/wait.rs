@@ -62,8 +62,9 @@ impl WaitPolicy {
     }
 
     /// Returns the number of empty looks between two readings of the clock. The number is small for
-    /// looks with system calls, because such a look takes longer than a reading of the clock. It is
-    /// smallest while the spin is shortened, because then another thread may need the core.
+    /// looks with system calls, because such a look takes longer than a reading of the clock. For
+    /// these looks, it is smaller still while the spin is shortened, because then another thread
+    /// may need the core.
     fn looks_per_tick(&self) -> u32 {
         match self.poll_cost {
             PollCost::Memory | PollCost::Device => 64,

@@ -127,8 +127,8 @@ impl Region {
         Ok(Region { start, bytes, owner: Arc::clone(&self.owner) })
     }
 
-    /// Returns whether other regions have the same owner: clones and parts. After a result of
-    /// false, all accesses through regions that are gone are over.
+    /// Returns whether anyone else holds the region's owner, such as a clone or a part of the
+    /// region. If not, all accesses through clones and parts that were dropped have ended.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let is_shared = Arc::strong_count(&self.owner) > 1;

@@ -43,7 +43,7 @@ pub(super) struct Inbound {
     settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
     placed: Vec<Option<Placement>>,
-    /// Per slot: the receive buffer that has the message, if the message is not in the slot itself.
+    /// Per slot: the receive buffer of the lane that the message is in, if it is in one.
     buffers: Vec<Option<Region>>,
     pub(super) preposts: Preposts,
     destination: Destination,

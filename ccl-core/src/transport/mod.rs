@@ -439,10 +439,10 @@ pub trait Lane: Send + fmt::Debug {
         })
     }
 
-    /// Permits the lane to leave puts with an immediate in its receive buffers instead of copying
-    /// them to `memory`, which is already shared with the peers. A later call for memory of the
-    /// same key replaces the range. Returns whether the lane leaves some puts there; if so, call
-    /// [`Lane::receive_buffer`] for each [`Event::Arrived`].
+    /// Permits the lane to leave puts to `memory` in its receive buffers, if they have immediates.
+    /// The memory must be shared with its peers before this call. A later call with the same key
+    /// replaces the permission. Returns whether the lane leaves any puts in receive buffers; if so,
+    /// call [`Lane::receive_buffer`] for each [`Event::Arrived`].
     fn use_receive_buffers(&mut self, memory: LocalSlice) -> bool {
         let _ = memory;
         false
@@ -560,8 +560,9 @@ pub struct LocalSlice {
 /// Request to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkRequest {
-    /// Put of local bytes into the peer's memory. All bytes are there before the peer sees the
-    /// immediate. Without an immediate, the peer sees nothing but the bytes.
+    /// Put of local bytes into the peer's memory. All bytes are there, or in a receive buffer
+    /// ([`Lane::receive_buffer`]), before the peer sees the immediate. Without an immediate, the
+    /// peer sees nothing but the bytes.
     Put {
         /// Endpoint of the peer.
         endpoint: EndpointId,

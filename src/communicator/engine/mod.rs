@@ -575,8 +575,11 @@ impl Engine {
         for _ in 0..PEEKS_MAX {
             match self.ports.links().peek() {
                 None => break,
-                Some(Peek::Nothing) if wait.peeked(&self.wait_policy) => {}
-                Some(Peek::Nothing) => break,
+                Some(Peek::Nothing) => {
+                    if !wait.peeked(&self.wait_policy) {
+                        break;
+                    }
+                }
                 Some(Peek::Message) => return Ok(Progress::Moved),
                 Some(Peek::Event) => {
                     let messages = self.ports.links().messages();

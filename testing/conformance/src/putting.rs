@@ -461,15 +461,15 @@ fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks the bytes of puts, some of which stay in receive buffers. In every other round, the
-/// buffers of the round before are still held.
+/// Checks the bytes of several puts at once. Some of these puts stay in receive buffers. In every
+/// other round, the buffers of the round before are still held.
 fn buffers(fixture: &dyn Fixture) -> Outcome {
     const PUTS: usize = 8;
     let most = fixture.device(0).caps().message_bytes_max.min(70_000);
     let pair = &mut Pair::new(fixture, PUTS * most)?;
     let mut held: Vec<(Region, Vec<u8>)> = Vec::new();
-    for (round, bytes) in [most, 1000.min(most), most, 64].into_iter().enumerate() {
-        // The first and the last put are partly outside the memory whose puts may stay in buffers.
+    for (round, bytes) in [most, 1000.min(most), most, 64.min(most)].into_iter().enumerate() {
+        // Puts to `memory` may stay in buffers. The first and the last put are partly outside it.
         let (key, offset) = (pair.ends[1].inbox_key, bytes / 2);
         let memory = LocalSlice { key, offset, bytes: (PUTS - 1) * bytes };
         if !pair.ends[1].lane.use_receive_buffers(memory) {

@@ -747,8 +747,8 @@ impl Lane for OfiLane {
         self.refresh();
         let has_deferred = !self.deferred.is_empty();
         events.append(&mut self.deferred);
-        // Events that a peek has found are passed on at once. But the check below may lose a peer,
-        // and what the peer has sent must be taken in before.
+        // Events that came before this poll are passed on at once. But the check below may lose a
+        // peer, and before that check, all that the peer has sent must be taken in.
         if !has_deferred || self.needs_check(now) {
             self.drain(events);
         }
@@ -763,6 +763,7 @@ impl Lane for OfiLane {
     }
 
     fn peek(&mut self) -> Option<bool> {
+        self.refresh();
         if self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty()) {
             return None;
         }
@@ -771,9 +772,9 @@ impl Lane for OfiLane {
             self.drain(&mut events);
             self.deferred = events;
         }
-        let has_failed = |peer: &Peer| peer.lost.is_some() && !peer.is_reported;
-        let has_failed = self.peers.iter().flatten().any(has_failed);
-        Some(has_failed || !self.deferred.is_empty() || !self.done.is_empty())
+        let is_newly_lost = |peer: &Peer| peer.lost.is_some() && !peer.is_reported;
+        let is_any_lost = self.peers.iter().flatten().any(is_newly_lost);
+        Some(is_any_lost || !self.deferred.is_empty() || !self.done.is_empty())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

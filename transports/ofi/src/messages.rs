@@ -27,13 +27,13 @@ pub(crate) const TOKEN_BYTES: usize = 16;
 /// do not stay in the processor's cache until they are copied.
 pub(crate) const PART_BYTES: usize = (256 << 10) - 512;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
-/// turn, so with more of them, each buffer would have left the processor's cache before its next
-/// use.
+/// turn. With more receives posted, each buffer would have left the processor's cache before its
+/// next use.
 const POSTED: usize = 2;
 /// Largest number of receive buffers that readers hold at a time ([`Inbox::hold`]).
 const HELD_MAX: usize = 2;
-/// Offset of a receive's buffer in its memory. With this offset, the payload of a message of the
-/// links, which follows two heads, begins at a cache line.
+/// Offset of a receive's buffer in its memory. With this offset, the payload of a rank's message,
+/// behind its head and the header of the links, begins at a cache line.
 const PADDING: usize = 64 - (HEAD_BYTES + HEADER_BYTES) % 64;
 /// Largest number of incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since
 /// the peer's provider may report a put as done before all of it has arrived.
@@ -135,7 +135,7 @@ impl Inbox {
         Ok(inbox)
     }
 
-    /// Adds the receives without which [`Inbox::hold`] returns none.
+    /// Adds receives, to be posted while buffers are held ([`Inbox::hold`]).
     pub(crate) fn permit_hold(&mut self, domain: &Arc<Domain>) -> Result<(), TransportError> {
         self.grow(domain, POSTED + HELD_MAX)
     }
@@ -279,7 +279,6 @@ mod tests {
         }
     }
 
-    /// While readers hold buffers, two receives stay posted.
     #[test]
     fn the_number_of_held_buffers_is_limited() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };

@@ -72,7 +72,7 @@ impl Provider {
         let mut all = Vec::new();
         let mut add = |sentence: &str| all.push(sentence.to_owned());
         if !self.writes || !self.write_data {
-            add("no writes with remote CQ data: puts are messages, which the receiver copies");
+            add("no writes with remote CQ data: puts are messages, and the receiver copies most");
         }
         if !self.device_memory {
             add("no memory of accelerators: their data is staged in host memory");

@@ -36,8 +36,8 @@ impl Request {
         self.left = (parts > 1).then(|| Arc::new(AtomicUsize::new(parts)));
     }
 
-    /// Counts the request as done or failed; returns whether it was the last one of its put. Each
-    /// request is counted once.
+    /// Counts the request as done or failed; returns whether it was the last one of its put. To be
+    /// called once per request.
     pub(crate) fn count_end(&self) -> bool {
         self.left.as_ref().is_none_or(|left| left.fetch_sub(1, Ordering::Relaxed) == 1)
     }

@@ -467,9 +467,9 @@ impl MessageLinks {
     }
 
     /// Returns the address of the next message's payload, which has at most `slot_bytes` bytes. The
-    /// message must have arrived. Its payload is in its slot, where it was placed directly
-    /// ([`MessageLinks::prepost`], [`MessageLinks::receive_into`]), or in a receive buffer of the
-    /// lane. Null if there is no such link.
+    /// message must have arrived. Its payload is in its slot, in a receive buffer of the
+    /// lane, or in the memory where it was placed directly ([`MessageLinks::prepost`],
+    /// [`MessageLinks::receive_into`]). Null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
         let inbound = &peer.links[channel].0;
@@ -899,8 +899,9 @@ impl MessageLinks {
         }
     }
 
-    /// Handles a message of so many bytes, header included, which is in its slot unless there is a
-    /// receive buffer. Returns false if the message is refused.
+    /// Handles a message of so many bytes (header, payload and perhaps a seal). The message is in
+    /// the receive buffer if there is one, else in its slot. Returns false if the message is
+    /// refused.
     fn message_arrived(
         &mut self,
         link: Link,

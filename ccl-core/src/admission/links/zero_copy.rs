@@ -284,8 +284,7 @@ impl MessageLinks {
 
     /// Offers memory of the call for the payload of the link's next message. Nothing else may read
     /// that memory until the message is received. Has no effect if the message has arrived.
-    /// [`MessageLinks::received`] later returns the payload's address, in this memory or in the
-    /// message's slot.
+    /// [`MessageLinks::received`] later returns the payload's address, in this memory or elsewhere.
     pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
         if !self.device.caps().redirects {
             return;
