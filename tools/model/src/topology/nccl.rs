@@ -217,13 +217,13 @@ impl<'d> Reading<'d> {
     }
 
     /// Adds the links of accelerators. A link between two GPUs is listed at both, and added once.
-    /// Links to any switch lead to the part that stands for all switches.
+    /// Links to any switch lead to the part that stands for all switches, and are added up.
     fn links(&mut self) -> Result<(), Problem<'d>> {
-        let mut pairs = BTreeSet::new();
-        let mut kept = Vec::new();
+        let mut kept: Vec<Link<'d>> = Vec::new();
         for link in std::mem::take(&mut self.links) {
             let Link { from, node } = link;
-            let links = node.attribute("count").and_then(|count| count.parse().ok()).unwrap_or(1);
+            let links: Option<u32> = node.attribute("count").and_then(|count| count.parse().ok());
+            let links = links.unwrap_or(1);
             let sm = self.parts[from].nccl.get("gpu.sm").and_then(|sm| sm.parse().ok());
             let class = node.attribute("tclass").unwrap_or_default();
             let target = node.attribute("target").and_then(pci_address);
@@ -242,7 +242,11 @@ impl<'d> Reading<'d> {
                 // An NVLink to a processor is left out: the GPU is under the processor in the tree.
                 continue;
             };
-            if pairs.insert([from.min(to), from.max(to)]) {
+            let same = |link: &GpuLink| link.ends == [from, to] || link.ends == [to, from];
+            if let Some(known) = self.gpu_links.iter_mut().find(|link| same(link)) {
+                let is_listed_here = known.ends[0] == from;
+                known.links = known.links.saturating_add(if is_listed_here { links } else { 0 });
+            } else {
                 let kind = match node.has_tag_name("xgmi") {
                     true => GpuLinkKind::Xgmi,
                     false => GpuLinkKind::NvLink,
@@ -567,6 +571,16 @@ mod tests {
             assert!(speed == rate || (speed - rate).abs() < 1e-6, "{from} {to}: {speed}");
         }
         assert_eq!(machine.network_bytes_per_s(), 2.0 * 25e9 + 1.25e9);
+    }
+
+    /// A GPU lists its links to each switch, unless the machine hides which switch is which.
+    #[test]
+    fn links_to_several_switches_are_added_up() {
+        let one = "<nvlink target=\"fffffff:ffff:ff\" count=\"14\" tclass=\"0x068000\"/>";
+        let some = "<nvlink target=\"0000:c4:00.0\" count=\"8\" tclass=\"0x068000\"/>\
+                    <nvlink target=\"0000:c5:00.0\" count=\"6\" tclass=\"0x068000\"/>";
+        let dump = parse("dump.xml", DUMP).unwrap();
+        assert_eq!(parse("dump.xml", &DUMP.replace(one, some)), Ok(dump));
     }
 
     #[test]
