@@ -987,14 +987,14 @@ fn record_id(link: Link, at: usize) -> u64 {
 }
 
 impl Drop for MessageLinks {
-    /// Closes the connections before the slots are freed, so that no peer writes to freed slots.
+    /// Closes all connections before it frees any slots. No peer may write to freed slots; and to
+    /// free the memory of an unfinished put to a lost peer, a lane may have to end all connections.
     fn drop(&mut self) {
         self.close();
         // All connections shut down together, so that a peer that does not read delays no other.
         self.lane.poll_shutdown(None);
-        for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
-            self.lane.detach(peer.endpoint);
-            self.dispose(&peer);
-        }
+        let peers = std::mem::take(&mut self.peers);
+        peers.iter().flatten().for_each(|peer| self.lane.detach(peer.endpoint));
+        peers.iter().flatten().for_each(|peer| self.dispose(peer));
     }
 }

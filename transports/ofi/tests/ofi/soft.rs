@@ -1,12 +1,16 @@
 //! The suite over software providers, which deliver out of order and complete early or late.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ccl_conformance::{Fixture, first_location, run};
+use ccl_clock::now;
+use ccl_conformance::{Fixture, first_location, join, run};
+use ccl_core::admission::{Config, MessageLinks};
+use ccl_core::execution::Link;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
 use ccl_soft_ofi::sys::FI_MR_HMEM;
-use ccl_soft_ofi::{Limits, SoftProvider, functions};
+use ccl_soft_ofi::{Condition, Limits, SoftProvider, functions};
 use ccl_transport_ofi::{OfiTransport, Options};
 
 use crate::conformance::knock;
@@ -19,7 +23,7 @@ fn seeds() -> u64 {
 /// Two devices, of one software provider or of two.
 pub(crate) struct Soft {
     devices: [Arc<dyn Device>; 2],
-    _providers: Vec<SoftProvider>,
+    providers: Vec<SoftProvider>,
 }
 
 impl Soft {
@@ -27,7 +31,7 @@ impl Soft {
         let name = limits.name;
         let provider = SoftProvider::new(limits);
         let devices = [(); 2].map(|()| open(name, &provider, options));
-        Soft { devices, _providers: vec![provider] }
+        Soft { devices, providers: vec![provider] }
     }
 
     /// Returns devices of two providers.
@@ -37,7 +41,7 @@ impl Soft {
             (open(name, &provider, &options), provider)
         });
         let [(one, first), (other, second)] = opened;
-        Soft { devices: [one, other], _providers: vec![first, second] }
+        Soft { devices: [one, other], providers: vec![first, second] }
     }
 }
 
@@ -140,4 +144,76 @@ fn endpoints_that_move_the_memory_of_accelerators_pass_the_suite() {
         assert_eq!(provider.in_use().1, count, "{options:?}");
         drop(allocated);
     }
+}
+
+const CONFIG: Config = Config {
+    channels: 1,
+    slots: 3,
+    slots_min: 1,
+    slot_bytes: 200,
+    budget_bytes: 100_000,
+    zero_copy_bytes_min: usize::MAX,
+    registered_bytes_max: 0,
+};
+
+/// Drives links for a while.
+fn drive(all: &mut [&mut MessageLinks]) {
+    for _ in 0..200 {
+        for links in all.iter_mut() {
+            links.flush(now()).unwrap();
+            links.poll(now()).unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+fn send(links: &mut MessageLinks, peer: u32) {
+    let link = Link { peer, channel: 0 };
+    assert!(links.writable(link), "there is no room for a message to rank {peer}");
+    links.publish(link, 8, 0);
+}
+
+/// A rank leaves while one of its puts to a lost peer is not done. When the memory of that put is
+/// deregistered, all endpoints close, so this must not happen before the last puts to other peers
+/// have arrived.
+#[test]
+fn the_last_puts_to_a_peer_arrive_even_if_another_peer_is_lost() {
+    let soft = Soft::new(Limits::efa(19), &Options::default());
+    let provider = &soft.providers[0];
+    let links = |side: usize, peers| {
+        let device = soft.device(side);
+        let lane = device.lane().unwrap();
+        MessageLinks::new(device, lane, CONFIG, peers).unwrap()
+    };
+    let (mut own, mut near, mut far) = (links(0, 2), links(1, 1), links(1, 1));
+    for (rank, peer) in [(1, &mut near), (2, &mut far)] {
+        let [accepted, connected] = join(&soft, b"links").unwrap();
+        let own_offer = own.attach(rank, accepted).unwrap();
+        let offer = peer.attach(0, connected).unwrap();
+        own.import(rank, &offer).unwrap();
+        peer.import(0, &own_offer).unwrap();
+        send(&mut own, rank);
+    }
+    let from = Link { peer: 0, channel: 0 };
+    drive(&mut [&mut own, &mut near, &mut far]);
+    for peer in [&mut near, &mut far] {
+        assert!(peer.readable(from), "the first message has not arrived");
+        peer.release(from);
+    }
+    drive(&mut [&mut own, &mut near, &mut far]);
+    provider.set(Condition::Still);
+    send(&mut own, 1);
+    drive(&mut [&mut own]);
+    drop(near);
+    drive(&mut [&mut own]);
+    assert!(own.lost(1).is_some(), "the first peer has left, and is not lost");
+    send(&mut own, 2);
+    drive(&mut [&mut own]);
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(own));
+        drive(&mut [&mut far]);
+        provider.set(Condition::Good);
+        drive(&mut [&mut far]);
+        assert!(far.readable(from), "the last message has not arrived: {:?}", far.lost(0));
+    });
 }
