@@ -254,6 +254,12 @@ impl MessageLinks {
         self.zero_copy.sends.is_empty() || now >= by
     }
 
+    /// Returns whether [`MessageLinks::flush`] has requests to post.
+    #[must_use]
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Returns whether a call that is done may end at once: [`MessageLinks::flush`] would do
     /// nothing, everything has left this process, and the call has no memory for zero copy.
     #[must_use]
