@@ -156,9 +156,10 @@ const CONFIG: Config = Config {
     registered_bytes_max: 0,
 };
 
-/// Drives links for a while.
-fn drive(all: &mut [&mut MessageLinks]) {
-    for _ in 0..200 {
+/// Drives links until `done` returns true of the last of them, for at most 20 s.
+fn until(all: &mut [&mut MessageLinks], done: impl Fn(&mut MessageLinks) -> bool) {
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !all.last_mut().is_some_and(|last| done(last)) && std::time::Instant::now() < end {
         for links in all.iter_mut() {
             links.flush(now()).unwrap();
             links.poll(now()).unwrap();
@@ -195,25 +196,28 @@ fn the_last_puts_to_a_peer_arrive_even_if_another_peer_is_lost() {
         send(&mut own, rank);
     }
     let from = Link { peer: 0, channel: 0 };
-    drive(&mut [&mut own, &mut near, &mut far]);
+    until(&mut [&mut own, &mut far, &mut near], |near| near.readable(from));
+    until(&mut [&mut own, &mut near, &mut far], |far| far.readable(from));
     for peer in [&mut near, &mut far] {
         assert!(peer.readable(from), "the first message has not arrived");
         peer.release(from);
     }
-    drive(&mut [&mut own, &mut near, &mut far]);
+    let is_quiet = |own: &mut MessageLinks| own.is_idle() && provider.under_way() == 0;
+    until(&mut [&mut near, &mut far, &mut own], is_quiet);
     provider.set(Condition::Still);
     send(&mut own, 1);
-    drive(&mut [&mut own]);
+    own.flush(now()).unwrap();
     drop(near);
-    drive(&mut [&mut own]);
-    assert!(own.lost(1).is_some(), "the first peer has left, and is not lost");
+    until(&mut [&mut own], |own| own.lost(1).is_some());
     send(&mut own, 2);
-    drive(&mut [&mut own]);
+    own.flush(now()).unwrap();
+    assert_eq!(provider.under_way(), 2);
     std::thread::scope(|scope| {
-        scope.spawn(move || drop(own));
-        drive(&mut [&mut far]);
+        let leaving = scope.spawn(move || drop(own));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!leaving.is_finished(), "the rank has left before its last message has arrived");
         provider.set(Condition::Good);
-        drive(&mut [&mut far]);
+        until(&mut [&mut far], |far| far.readable(from) || far.lost(0).is_some());
         assert!(far.readable(from), "the last message has not arrived: {:?}", far.lost(0));
     });
 }
