@@ -433,7 +433,7 @@ fn next_id() -> u64 {
 ///
 /// # Errors
 ///
-/// When a variable cannot be read as its type.
+/// When a variable cannot be read as its type, or its value is outside its limits.
 pub fn config_from_environment() -> Result<Config, Error> {
     let table = setting(TUNING)?;
     let config = config_with_table(table)?;

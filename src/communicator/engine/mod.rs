@@ -788,10 +788,11 @@ fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Er
         return Ok(progress);
     }
     let now = clock::now();
-    let sends = messages.has_queued();
+    let has_queued = messages.has_queued();
     messages.flush(now)?;
-    // Another look costs less than a poll, but after a send, the next step mostly is an arrival.
-    if progress == Progress::Moved && !sends {
+    // Another look costs less than a poll. But after a send, the next step mostly is an arrival,
+    // and unfinished sends may need polls.
+    if progress == Progress::Moved && !has_queued && messages.is_drained() {
         return Ok(progress);
     }
     if progress == Progress::Done && messages.is_drained() && messages.is_settled(now) {

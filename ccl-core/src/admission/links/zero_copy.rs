@@ -254,7 +254,7 @@ impl MessageLinks {
         self.zero_copy.sends.is_empty() || now >= by
     }
 
-    /// Returns whether [`MessageLinks::flush`] has requests to post.
+    /// Returns whether requests wait for the next [`MessageLinks::flush`].
     #[must_use]
     pub fn has_queued(&self) -> bool {
         !self.queue.is_empty()

@@ -217,7 +217,8 @@ impl<'d> Reading<'d> {
     }
 
     /// Adds the links of accelerators. A link between two GPUs is listed at both, and added once.
-    /// Links to any switch lead to the part that stands for all switches, and are added up.
+    /// Links to any switch lead to the part that stands for all switches. Several entries of one
+    /// accelerator for the same target are added up.
     fn links(&mut self) -> Result<(), Problem<'d>> {
         let mut kept: Vec<Link<'d>> = Vec::new();
         for link in std::mem::take(&mut self.links) {
