@@ -78,24 +78,13 @@ impl Slots {
         self.region.start().wrapping_add(self.offset(channel, slot) + LINE)
     }
 
-    /// Returns the header of the message in a slot, as its sender wrote it.
-    fn header(&self, channel: usize, slot: usize) -> Header {
-        Header::read(&self.region, self.header_offset(channel, slot))
-    }
-}
-
-/// Header before a message's payload.
-#[derive(Clone, Copy, Debug)]
-struct Header {
-    /// Bytes of the payload.
-    bytes: usize,
-    /// Credit that came with the message.
-    below: u32,
-    tag: u64,
-}
-
-impl Header {
-    fn read(from: &Region, offset: usize) -> Header {
+    /// Returns the header of a slot's message, as its sender wrote it. The message is in the
+    /// receive buffer if there is one, else in the slot.
+    fn header(&self, channel: usize, slot: usize, buffer: Option<&Region>) -> Header {
+        let (from, offset) = match buffer {
+            Some(buffer) => (buffer, 0),
+            None => (&self.region, self.header_offset(channel, slot)),
+        };
         let mut bytes = [0; HEADER_BYTES];
         if from.read(offset, &mut bytes).is_err() {
             return Header { bytes: usize::MAX, below: 0, tag: 0 };
@@ -107,6 +96,16 @@ impl Header {
             tag: u64::from_le_bytes(tag),
         }
     }
+}
+
+/// Header before a message's payload.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    /// Bytes of the payload.
+    bytes: usize,
+    /// Credit that came with the message.
+    below: u32,
+    tag: u64,
 }
 
 #[derive(Debug)]
@@ -433,7 +432,7 @@ impl MessageLinks {
         }
         // The fence keeps the processor from reading the payload before the seal.
         fence(Ordering::Acquire);
-        let Header { bytes, below, .. } = slots.header(channel, slot);
+        let Header { bytes, below, .. } = slots.header(channel, slot, None);
         if bytes > slot_bytes || !outbound.piggybacked_credit(below) {
             return false;
         }
@@ -458,10 +457,8 @@ impl MessageLinks {
                 return (bytes, tag);
             }
             let inbound = &peer.links[channel].0;
-            let Header { bytes, tag, .. } = match inbound.buffer() {
-                Some(buffer) => Header::read(buffer, 0),
-                None => peer.inbound.header(channel, inbound.slot()),
-            };
+            let Header { bytes, tag, .. } =
+                peer.inbound.header(channel, inbound.slot(), inbound.buffer());
             (bytes, tag)
         })
     }
@@ -916,10 +913,8 @@ impl MessageLinks {
             return true;
         }
         let Some(slot) = peer.links[channel].0.expect(number) else { return false };
-        let Header { bytes: payload_bytes, below, .. } = match &buffer {
-            Some(buffer) => Header::read(buffer, 0),
-            None => peer.inbound.header(channel, slot),
-        };
+        let Header { bytes: payload_bytes, below, .. } =
+            peer.inbound.header(channel, slot, buffer.as_ref());
         if payload_bytes > slot_bytes {
             return false;
         }
