@@ -173,6 +173,9 @@ pub struct MessageLinks {
     awaited: Option<Link>,
     /// Peers, indexed by rank.
     peers: Vec<Option<Peer>>,
+    /// Slots of peers whose connections were closed after an error. They are freed with the links:
+    /// a lane that still reads them may be unable to stop without ending all connections.
+    given_up: Vec<Slots>,
     /// The rank that each endpoint leads to, indexed by the endpoint's number.
     ranks: Vec<Option<Rank>>,
     /// Connects peers on demand; none if the owner attaches them.
@@ -226,6 +229,7 @@ impl MessageLinks {
             uses_receive_buffers: false,
             awaited: None,
             peers: Vec::new(),
+            given_up: Vec::new(),
             ranks: Vec::new(),
             rendezvous: None,
             queue: Vec::with_capacity(AT_ONCE),
@@ -588,12 +592,6 @@ impl MessageLinks {
         if due.is_some() {
             self.credit(link, |_| due);
         }
-    }
-
-    /// Deregisters all slots of a detached peer.
-    fn dispose(&self, peer: &Peer) {
-        self.give_back(&peer.inbound);
-        self.give_back(&peer.staging);
     }
 
     /// Makes put `id` read its tail ([`WorkRequest::Put`]) from `to`, if the put is still queued.
@@ -990,6 +988,7 @@ impl Drop for MessageLinks {
         self.lane.poll_shutdown(None);
         let peers = std::mem::take(&mut self.peers);
         peers.iter().flatten().for_each(|peer| self.lane.detach(peer.endpoint));
-        peers.iter().flatten().for_each(|peer| self.dispose(peer));
+        let slots = peers.iter().flatten().flat_map(|peer| [&peer.inbound, &peer.staging]);
+        slots.chain(&self.given_up).for_each(|slots| self.give_back(slots));
     }
 }

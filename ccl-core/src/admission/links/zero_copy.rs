@@ -345,7 +345,7 @@ impl MessageLinks {
         self.zero_copy = ZeroCopy::default();
         self.registrations.abandon();
         self.queue.clear();
-        std::mem::forget(std::mem::take(&mut self.peers));
+        std::mem::forget((std::mem::take(&mut self.peers), std::mem::take(&mut self.given_up)));
     }
 
     /// Ends every use of the call's memory.
@@ -438,6 +438,6 @@ impl MessageLinks {
         self.pool.take_back(credits);
         self.zero_copy.forget(rank);
         self.lost.push((rank, error.to_string()));
-        self.dispose(&peer);
+        self.given_up.extend([peer.inbound, peer.staging]);
     }
 }

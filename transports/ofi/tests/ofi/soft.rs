@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ccl_clock::now;
 use ccl_conformance::{Fixture, first_location, join, run};
-use ccl_core::admission::{Config, MessageLinks};
+use ccl_core::admission::{Config, MessageLinks, Placement};
 use ccl_core::execution::Link;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
@@ -152,7 +152,7 @@ const CONFIG: Config = Config {
     slots_min: 1,
     slot_bytes: 200,
     budget_bytes: 100_000,
-    zero_copy_bytes_min: usize::MAX,
+    zero_copy_bytes_min: 100,
     registered_bytes_max: 0,
 };
 
@@ -175,33 +175,52 @@ fn send(links: &mut MessageLinks, peer: u32) {
     links.publish(link, 8, 0);
 }
 
+/// Three ranks: links of rank 0, `own`, to ranks 1 and 2; links of ranks 1 and 2 to rank 0.
+struct Three {
+    soft: Soft,
+    own: MessageLinks,
+    near: MessageLinks,
+    far: MessageLinks,
+}
+
+/// Link of ranks 1 and 2 to rank 0.
+const TO_OWN: Link = Link { peer: 0, channel: 0 };
+
+impl Three {
+    /// Connects the ranks. One message has gone from rank 0 to each of the others.
+    fn connect() -> Three {
+        let soft = Soft::new(Limits::efa(19), &Options::default());
+        let links = |side: usize, peers| {
+            let device = soft.device(side);
+            let lane = device.lane().unwrap();
+            MessageLinks::new(device, lane, CONFIG, peers).unwrap()
+        };
+        let (mut own, mut near, mut far) = (links(0, 2), links(1, 1), links(1, 1));
+        for (rank, peer) in [(1, &mut near), (2, &mut far)] {
+            let [accepted, connected] = join(&soft, b"links").unwrap();
+            let own_offer = own.attach(rank, accepted).unwrap();
+            let offer = peer.attach(0, connected).unwrap();
+            own.import(rank, &offer).unwrap();
+            peer.import(0, &own_offer).unwrap();
+            send(&mut own, rank);
+        }
+        until(&mut [&mut own, &mut far, &mut near], |near| near.readable(TO_OWN));
+        until(&mut [&mut own, &mut near, &mut far], |far| far.readable(TO_OWN));
+        [&mut near, &mut far].into_iter().for_each(|peer| peer.release(TO_OWN));
+        let provider = &soft.providers[0];
+        let is_quiet = |own: &mut MessageLinks| own.is_idle() && provider.under_way() == 0;
+        until(&mut [&mut near, &mut far, &mut own], is_quiet);
+        Three { soft, own, near, far }
+    }
+}
+
 /// A rank leaves while one of its puts to a lost peer is not done. When the memory of that put is
 /// deregistered, all endpoints close, so this must not happen before the last puts to other peers
 /// have arrived.
 #[test]
 fn the_last_puts_to_a_peer_arrive_even_if_another_peer_is_lost() {
-    let soft = Soft::new(Limits::efa(19), &Options::default());
+    let Three { soft, mut own, near, mut far } = Three::connect();
     let provider = &soft.providers[0];
-    let links = |side: usize, peers| {
-        let device = soft.device(side);
-        let lane = device.lane().unwrap();
-        MessageLinks::new(device, lane, CONFIG, peers).unwrap()
-    };
-    let (mut own, mut near, mut far) = (links(0, 2), links(1, 1), links(1, 1));
-    for (rank, peer) in [(1, &mut near), (2, &mut far)] {
-        let [accepted, connected] = join(&soft, b"links").unwrap();
-        let own_offer = own.attach(rank, accepted).unwrap();
-        let offer = peer.attach(0, connected).unwrap();
-        own.import(rank, &offer).unwrap();
-        peer.import(0, &own_offer).unwrap();
-        send(&mut own, rank);
-    }
-    let from = Link { peer: 0, channel: 0 };
-    until(&mut [&mut own, &mut far, &mut near], |near| near.readable(from));
-    until(&mut [&mut own, &mut near, &mut far], |far| far.readable(from));
-    [&mut near, &mut far].into_iter().for_each(|peer| peer.release(from));
-    let is_quiet = |own: &mut MessageLinks| own.is_idle() && provider.under_way() == 0;
-    until(&mut [&mut near, &mut far, &mut own], is_quiet);
     provider.set(Condition::Still);
     send(&mut own, 1);
     own.flush(now()).unwrap();
@@ -215,7 +234,34 @@ fn the_last_puts_to_a_peer_arrive_even_if_another_peer_is_lost() {
         std::thread::sleep(Duration::from_millis(50));
         assert!(!leaving.is_finished(), "the rank has left before its last message has arrived");
         provider.set(Condition::Good);
-        until(&mut [&mut far], |far| far.readable(from) || far.lost(0).is_some());
-        assert!(far.readable(from), "the last message has not arrived: {:?}", far.lost(0));
+        until(&mut [&mut far], |far| far.readable(TO_OWN) || far.lost(0).is_some());
+        assert!(far.readable(TO_OWN), "the last message has not arrived: {:?}", far.lost(0));
     });
+}
+
+/// A call ends while a lost peer may still write to the call's memory, and while a put to this peer
+/// is not done. The connection to the peer closes, and the connections to other peers stay.
+#[test]
+fn links_to_other_peers_stay_after_a_failed_call_has_closed_one() {
+    let Three { soft, mut own, near, mut far } = Three::connect();
+    let provider = &soft.providers[0];
+    let memory = soft.device(0).allocate(256 << 10).unwrap().0;
+    own.open(std::iter::once(memory.clone()));
+    until(&mut [&mut own], |own| own.preposts());
+    let placement = Placement { address: memory.start().addr(), bytes: 100, tag: 0 };
+    own.prepost(Link { peer: 1, channel: 0 }, Some(placement));
+    assert_eq!(own.counters().cts_sent, 1);
+    let is_quiet = |own: &mut MessageLinks| own.is_drained() && provider.under_way() == 0;
+    until(&mut [&mut own], is_quiet);
+    provider.set(Condition::Still);
+    send(&mut own, 1);
+    own.flush(now()).unwrap();
+    drop(near);
+    until(&mut [&mut own], |own| own.lost(1).is_some());
+    own.close();
+    assert!(!own.is_connected(1), "the peer can still write to the memory of the call");
+    provider.set(Condition::Good);
+    send(&mut own, 2);
+    until(&mut [&mut own, &mut far], |far| far.readable(TO_OWN) || far.lost(0).is_some());
+    assert!(far.readable(TO_OWN), "the link has ended: {:?}", far.lost(0));
 }
