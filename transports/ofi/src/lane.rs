@@ -25,7 +25,7 @@ use crate::native::{
     Bell, COMPLETIONS_MAX, Completion, Completions, Domain, Endpoint, Failed, OfiError,
     transport_error,
 };
-use crate::peer::{Destination, Mode, Offer, Peer, PeerTimeouts};
+use crate::peer::{Destination, Mode, Offer, Peer, PeerTimeouts, Waiting};
 use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
@@ -70,6 +70,9 @@ pub(crate) struct OfiLane {
     peers: Vec<Option<Peer>>,
     /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
+    /// True if all peers were quiet ([`Peer::is_quiet`]) at the end of the last poll, and nothing
+    /// has changed that since then. A poll then need not look at the peers.
+    is_quiet: bool,
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
@@ -141,6 +144,7 @@ impl OfiLane {
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
             first: 0,
+            is_quiet: false,
             layout,
             inbox,
             fence,
@@ -209,53 +213,57 @@ impl OfiLane {
         }
         peer.outstanding[usize::from(is_control)] += 1;
         (peer.puts, write.put) = (peer.puts + 1, peer.puts);
-        peer.waiting.push(write);
-        self.pump(endpoint);
+        // Control puts do not wait for data.
+        let is_next = !peer.waiting.has(true) && (is_control || !peer.waiting.has(false));
+        if (!is_next || !self.hand(endpoint, &mut write))
+            && let Some(puts) = self.waiting(endpoint)
+        {
+            puts.push(write);
+        }
         Ok(true)
     }
 
-    /// Hands a peer's waiting puts to the provider, as many as it takes: control, then data.
-    fn pump(&mut self, endpoint: EndpointId) {
-        for is_control in [true, false] {
-            if self.peer(endpoint).is_ok_and(|peer| peer.waiting.has(is_control)) {
-                self.pump_kind(endpoint, is_control);
-            }
-        }
+    /// Returns a peer's waiting puts, to be changed; the next poll hands them to the provider. None
+    /// if the peer is lost.
+    fn waiting(&mut self, endpoint: EndpointId) -> Option<&mut Waiting> {
+        self.is_quiet = false;
+        let peer = self.peer(endpoint).ok().filter(|peer| peer.lost.is_none());
+        peer.map(|peer| &mut peer.waiting)
     }
 
-    /// Hands a peer's waiting puts of one kind (control or data) to the provider.
-    fn pump_kind(&mut self, endpoint: EndpointId, is_control: bool) {
-        let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, .. } = self;
+    /// Hands a put to the provider. Returns false if the provider does not take all of it now.
+    fn hand(&mut self, endpoint: EndpointId, write: &mut Write) -> bool {
+        let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, is_quiet, .. } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
         let number = endpoint.0 as usize;
-        let Some(Some(peer)) = peers.get_mut(number) else { return };
-        let (Some(to), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else { return };
+        let Some(Some(peer)) = peers.get_mut(number) else { return true };
+        let (Some(to), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else {
+            return false;
+        };
         let Destination { at: addresses, number, token } = to;
+        let is_control = write.request.is_control;
         let (own, at) = own.route(addresses, is_control);
         let kind = usize::from(is_control);
-        // EFA's provider takes at most 16 writes to peers that have not answered a first write;
-        // this limit is for all these peers together. So such a peer gets no second write of the
-        // same kind (control or data), and room is left for writes to other peers.
-        let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
-        while let Some(mut write) = peer.waiting.pop(is_control) {
-            if write.request.is_void() {
-                return peer.lose(TransportError::Withdrawn.to_string());
+        let handed = match inbox {
+            _ if write.request.is_void() => Err(TransportError::Withdrawn),
+            // EFA's provider takes at most 16 writes to peers that have not answered a first write;
+            // this limit is for all these peers together. So such a peer gets no second write of
+            // the same kind (control or data), and room is left for writes to other peers.
+            None if peer.handed[kind] && !peer.answered[kind] => Ok(false),
+            None => write_put(own, requests, *layout, (at, number), *acknowledged, write),
+            Some(_) => send_put(own, requests, (at, number), token, write),
+        };
+        match handed {
+            Ok(true) => {
+                peer.handed[kind] = true;
+                peer.sent += u64::from(write.immediate.is_some());
+                true
             }
-            if inbox.is_none() && is_silent(peer) {
-                return peer.waiting.put_back(write);
-            }
-            let to = (at, number);
-            let posted = match inbox {
-                None => write_put(own, requests, *layout, to, *acknowledged, &write),
-                Some(_) => send_put(own, requests, to, token, &mut write),
-            };
-            match posted {
-                Ok(true) => {
-                    peer.handed[kind] = true;
-                    peer.sent += u64::from(write.immediate.is_some());
-                }
-                Ok(false) => return peer.waiting.put_back(write),
-                Err(error) => peer.lose(error.to_string()),
+            Ok(false) => false,
+            Err(error) => {
+                *is_quiet = false;
+                peer.lose(error.to_string());
+                true
             }
         }
     }
@@ -263,18 +271,22 @@ impl OfiLane {
     /// Hands the waiting puts of all peers to the provider: control of all peers, then data. Each
     /// call begins with another peer, since peers share the provider's room.
     fn pump_all(&mut self) {
-        let waits = |peer: &Option<Peer>, is_control| {
-            peer.as_ref().is_some_and(|peer| peer.waiting.has(is_control) && peer.lost.is_none())
-        };
-        if !self.peers.iter().any(|peer| waits(peer, true) || waits(peer, false)) {
-            return;
-        }
         let count = self.peers.len();
-        self.first = (self.first + 1) % count;
+        self.first = (self.first + 1) % count.max(1);
         for is_control in [true, false] {
             for number in (self.first..count).chain(0..self.first) {
-                if waits(&self.peers[number], is_control) {
-                    self.pump_kind(EndpointId(number as u32), is_control);
+                let next = |lane: &mut OfiLane| {
+                    lane.peers[number].as_mut().and_then(|peer| peer.waiting.pop(is_control))
+                };
+                while let Some(mut write) = next(self) {
+                    let endpoint = EndpointId(number as u32);
+                    if self.hand(endpoint, &mut write) {
+                        continue;
+                    }
+                    if let Some(puts) = self.waiting(endpoint) {
+                        puts.put_back(write);
+                    }
+                    break;
                 }
             }
         }
@@ -327,6 +339,7 @@ impl OfiLane {
             }
         }
         if *is_withdrawn {
+            self.is_quiet = false;
             self.peers
                 .iter_mut()
                 .flatten()
@@ -336,6 +349,7 @@ impl OfiLane {
         let posted = inbox.as_mut().zip(own).map(|(inbox, own)| inbox.post(&own.data));
         if let Some(Err(error)) = posted {
             // No message can arrive any more.
+            self.is_quiet = false;
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
     }
@@ -386,11 +400,14 @@ impl OfiLane {
     /// Takes in a message, if its sender may write to the memory that its head names. Copies the
     /// bytes there, or leaves them in the receive buffer.
     fn received(&mut self, context: *mut fi_context2, bytes: usize, events: &mut Vec<Event>) {
-        let OfiLane { inbox, fence, memory, shared, peers, buffers, .. } = self;
+        let OfiLane { inbox, fence, memory, shared, peers, buffers, is_quiet, .. } = self;
         let Some(inbox) = inbox else { return };
-        let Some(message) = inbox.take(context) else { return };
+        if !inbox.take(context) || bytes < HEAD_BYTES {
+            return;
+        }
         let mut head = [0; HEAD_BYTES];
-        if bytes < HEAD_BYTES || message.read(0, &mut head).is_err() {
+        let is_read = inbox.taken().is_some_and(|message| message.read(0, &mut head).is_ok());
+        if !is_read {
             return;
         }
         let (head, bytes) = (Head::decode(&head), bytes - HEAD_BYTES);
@@ -402,6 +419,7 @@ impl OfiLane {
         let named = |shared: &&SharedMemory| (shared.endpoint, shared.key) == (endpoint, head.mr());
         let Some(named) = shared.iter().find(named) else {
             // If puts were writes, a write with this key would fail, too.
+            *is_quiet = false;
             return peer.lose("a put names memory that is not shared with its sender".to_owned());
         };
         if named.may_stay(&head, bytes)
@@ -415,10 +433,10 @@ impl OfiLane {
         {
             let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
             let target = memory.registry().find(head.mr()).ok();
-            if let (Some(target), true) = (target, bytes > 0) {
+            if let (Some(target), Some(message), true) = (target, inbox.taken(), bytes > 0) {
                 // Bytes outside the region are not written.
                 let offset = usize::try_from(head.offset).unwrap_or(usize::MAX);
-                let _ = target.region.copy_from(offset, &message, HEAD_BYTES, bytes);
+                let _ = target.region.copy_from(offset, message, HEAD_BYTES, bytes);
             }
         }
         match (inbox.count(endpoint, &head, bytes as u64), head.immediate) {
@@ -427,13 +445,17 @@ impl OfiLane {
                 events.push(Event::Arrived { endpoint, immediate, bytes: bytes as usize });
             }
             (Ok(_), _) => {}
-            (Err(reason), _) => peer.lose(reason.to_owned()),
+            (Err(reason), _) => {
+                *is_quiet = false;
+                peer.lose(reason.to_owned());
+            }
         }
     }
 
     /// Loses the peers of a group whose completion queue has failed. If puts are writes, the next
     /// peer gets another group.
     fn lose_group(&mut self, group: usize, error: &OfiError) {
+        self.is_quiet = false;
         let first = group.saturating_mul(self.peers_max);
         let end = first.saturating_add(self.peers_max);
         if self.inbox.is_none() && self.peers.len() < end {
@@ -446,11 +468,12 @@ impl OfiLane {
     fn failed(&mut self, context: *mut fi_context2, error: &OfiError, requests: &mut Requests) {
         let Some(ended) = requests.end(context) else {
             // A failed receive is posted again.
-            self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
+            self.inbox.iter_mut().for_each(|inbox| _ = inbox.take(context));
             return;
         };
         // Other messages of the same put may be under way: the put ends with the last one.
         let is_last = ended.count_end();
+        self.is_quiet = false;
         if let Ok(peer) = self.peer(ended.endpoint) {
             peer.outstanding[usize::from(ended.is_control)] -= usize::from(is_last);
             peer.fail(now(), error.to_string());
@@ -459,14 +482,14 @@ impl OfiLane {
 
     /// Returns whether it is time for [`OfiLane::check`].
     fn needs_check(&self, now: Instant) -> bool {
-        let ends = |peer: &Peer| peer.ended.is_some() || peer.failing.is_some();
-        let unsettled = |peer: &Peer| peer.to.is_none() || ends(peer);
-        now.since(self.checked) >= CHECK_EVERY || self.peers.iter().flatten().any(unsettled)
+        let is_due = now.since(self.checked) >= CHECK_EVERY;
+        is_due || !self.is_quiet && self.peers.iter().flatten().any(Peer::is_unsettled)
     }
 
     /// Handles the peers' messages on TCP connections, and notices lost peers.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) {
         self.checked = now;
+        self.is_quiet = false;
         self.close_groups();
         let mut notes = Vec::new();
         let Posted { endpoints, .. } = &*lock(&self.posted);
@@ -552,10 +575,10 @@ fn write_put(
     layout: Layout,
     (to, number): (u64, u32),
     acknowledged: bool,
-    write: &Write,
+    write: &mut Write,
 ) -> Result<bool, TransportError> {
     let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
-    let context = requests.add(write.request.clone());
+    let context = requests.add(write.next_request(true));
     // SAFETY: the request keeps the memory. Context and request live until the write has completed
     // or the endpoint is closed.
     let taken = unsafe {
@@ -563,7 +586,7 @@ fn write_put(
         endpoint.write_ranges(ranges, data, to, remote, acknowledged, context)
     };
     if taken != Ok(true) {
-        requests.end(context);
+        write.take_back(requests.end(context));
     }
     taken.map_err(transport_error)
 }
@@ -591,12 +614,13 @@ fn send_put(
             offset: offset + write.handed as u64,
             total: total as u64,
         };
-        let (context, head) = requests.add_message(write.request.clone(), &head.encode())?;
+        let request = write.next_request(total - write.handed <= PART_BYTES);
+        let (context, head) = requests.add_message(request, &head.encode())?;
         let (ranges, count, bytes) = write.part(head);
         // SAFETY: as in `write_put`; the head stays with the request.
         let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, context) };
         if taken != Ok(true) {
-            requests.end(context);
+            write.take_back(requests.end(context));
             return taken.map_err(transport_error);
         }
         write.handed += bytes;
@@ -624,6 +648,7 @@ impl Lane for OfiLane {
         let peer = peer.ok_or(TransportError::Internal { what: "a link without a connection" })?;
         drop(posted);
         self.peers.push(Some(peer));
+        self.is_quiet = false;
         Ok(endpoint)
     }
 
@@ -752,19 +777,24 @@ impl Lane for OfiLane {
         if !has_deferred || self.needs_check(now) {
             self.drain(events);
         }
-        self.pump_all();
+        if !self.is_quiet {
+            self.pump_all();
+        }
         if self.needs_check(now) {
             self.check(now, events);
             self.pump_all();
         }
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
-        self.report(events);
+        if !self.is_quiet {
+            self.report(events);
+            self.is_quiet = self.peers.iter().flatten().all(Peer::is_quiet);
+        }
         Ok(())
     }
 
     fn peek(&mut self) -> Option<bool> {
         self.refresh();
-        if self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty()) {
+        if !self.is_quiet {
             return None;
         }
         if self.deferred.is_empty() {
@@ -772,9 +802,7 @@ impl Lane for OfiLane {
             self.drain(&mut events);
             self.deferred = events;
         }
-        let is_newly_lost = |peer: &Peer| peer.lost.is_some() && !peer.is_reported;
-        let is_any_lost = self.peers.iter().flatten().any(is_newly_lost);
-        Some(is_any_lost || !self.deferred.is_empty() || !self.done.is_empty())
+        Some(!self.is_quiet || !self.deferred.is_empty() || !self.done.is_empty())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

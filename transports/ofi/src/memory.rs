@@ -1,7 +1,7 @@
 //! Registered memory of a device, and each peer's access to it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccl_core::encoding;
@@ -25,6 +25,8 @@ pub(crate) struct Registered {
     domain: Arc<Domain>,
     /// Registration that this side sends from; none where the provider needs none.
     local: Mutex<Option<Memory>>,
+    /// Descriptor of this registration; null without one.
+    descriptor: AtomicPtr<libc::c_void>,
     shares: Mutex<Shares>,
     is_ended: AtomicBool,
 }
@@ -45,15 +47,19 @@ impl Registered {
         Ok(Arc::new(Registered {
             region: region.clone(),
             domain: Arc::clone(domain),
+            descriptor: AtomicPtr::new(
+                local.as_ref().map_or(std::ptr::null_mut(), Memory::descriptor),
+            ),
             local: Mutex::new(local),
             shares: Mutex::default(),
             is_ended: AtomicBool::new(false),
         }))
     }
 
-    /// Returns the memory's descriptor for this side's writes.
+    /// Returns the memory's descriptor for this side's writes, which is valid until the memory is
+    /// deregistered.
     pub(crate) fn descriptor(&self) -> *mut libc::c_void {
-        lock(&self.local).as_ref().map_or(std::ptr::null_mut(), Memory::descriptor)
+        self.descriptor.load(Ordering::Relaxed)
     }
 
     /// Lets a peer write the memory; returns address and key. `expose` is called for a new

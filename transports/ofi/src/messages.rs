@@ -172,13 +172,18 @@ impl Inbox {
         Ok(())
     }
 
-    /// Returns the memory of a completed receive, by its context; none if no receive has this
-    /// context. A later [`Inbox::post`] posts the receive again, unless a reader holds the memory.
-    pub(crate) fn take(&mut self, context: *mut fi_context2) -> Option<Region> {
+    /// Takes in a completed receive; returns false if no receive has this context. A later
+    /// [`Inbox::post`] posts the receive again, unless a reader holds its memory.
+    pub(crate) fn take(&mut self, context: *mut fi_context2) -> bool {
         self.reclaim();
-        let index = *self.indices.get(&context.addr())?;
-        self.idle.push(index);
-        Some(self.receives[index].memory.region.clone())
+        let index = self.indices.get(&context.addr());
+        self.idle.extend(index);
+        index.is_some()
+    }
+
+    /// Returns the memory of the receive that was taken last; none if there is none.
+    pub(crate) fn taken(&self) -> Option<&Region> {
+        Some(&self.receives[*self.idle.last()?].memory.region)
     }
 
     /// Returns the memory of the `bytes` bytes after the head of the message that was taken last.
@@ -289,7 +294,7 @@ mod tests {
         let complete = |inbox: &mut Inbox, index: usize| {
             let context = inbox.receives[index].context.as_ptr();
             inbox.idle.retain(|idle| *idle != index);
-            inbox.take(context).unwrap();
+            assert!(inbox.take(context));
             inbox.hold(1)
         };
         assert!(complete(&mut inbox, 0).is_none(), "nothing could be posted instead");

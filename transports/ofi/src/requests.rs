@@ -42,6 +42,12 @@ impl Request {
         self.left.as_ref().is_none_or(|left| left.fetch_sub(1, Ordering::Relaxed) == 1)
     }
 
+    /// Returns the put's last request, which takes over the memory that the put keeps.
+    fn take_last(&mut self) -> Request {
+        let keeps = std::mem::take(&mut self.keeps);
+        Request { keeps, left: self.left.clone(), ..*self }
+    }
+
     fn reads(&self, memory: &Arc<Registered>) -> bool {
         self.keeps.iter().flatten().any(|own| Arc::ptr_eq(own, memory))
     }
@@ -245,6 +251,18 @@ impl Write {
         let request = Request { endpoint, id, is_control, left: None, is_given_up: false, keeps };
         let ranges = [(std::ptr::null(), 0, std::ptr::null_mut()); 2];
         Write { ranges, count: 0, immediate, remote, request, handed: 0, put: 0 }
+    }
+
+    /// Returns the put's next request. The last one takes over the memory that the put keeps.
+    pub(crate) fn next_request(&mut self, is_last: bool) -> Request {
+        if is_last { self.request.take_last() } else { self.request.clone() }
+    }
+
+    /// Takes back the memory of a request that the provider has not taken.
+    pub(crate) fn take_back(&mut self, refused: Option<Request>) {
+        if let Some(Request { keeps, .. }) = refused {
+            self.request.keeps = keeps;
+        }
     }
 
     /// Returns the ranges of the bytes to write, in order.
