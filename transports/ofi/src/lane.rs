@@ -70,8 +70,9 @@ pub(crate) struct OfiLane {
     peers: Vec<Option<Peer>>,
     /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
-    /// True if all peers were quiet ([`Peer::is_quiet`]) at the end of the last poll, and nothing
-    /// has changed that since then. A poll then need not look at the peers.
+    /// True only if all peers were quiet ([`Peer::is_quiet`]) when they were looked at last, and
+    /// nothing has changed that since then. Polls then look at the peers only in
+    /// [`OfiLane::check`].
     is_quiet: bool,
     layout: Layout,
     /// True if a write is done only when the peer has it.
@@ -213,9 +214,9 @@ impl OfiLane {
         }
         peer.outstanding[usize::from(is_control)] += 1;
         (peer.puts, write.put) = (peer.puts + 1, peer.puts);
-        // Control puts do not wait for data.
-        let is_next = !peer.waiting.has(true) && (is_control || !peer.waiting.has(false));
-        if (!is_next || !self.hand(endpoint, &mut write))
+        // Control puts and data do not wait for each other.
+        let must_wait = peer.waiting.has(is_control);
+        if (must_wait || !self.hand(endpoint, &mut write))
             && let Some(puts) = self.waiting(endpoint)
         {
             puts.push(write);
@@ -223,8 +224,8 @@ impl OfiLane {
         Ok(true)
     }
 
-    /// Returns a peer's waiting puts, to be changed; the next poll hands them to the provider. None
-    /// if the peer is lost.
+    /// Returns a peer's waiting puts, so that a put can be added, and makes the next poll hand them
+    /// to the provider. None if the peer is lost.
     fn waiting(&mut self, endpoint: EndpointId) -> Option<&mut Waiting> {
         self.is_quiet = false;
         let peer = self.peer(endpoint).ok().filter(|peer| peer.lost.is_none());
@@ -232,6 +233,7 @@ impl OfiLane {
     }
 
     /// Hands a put to the provider. Returns false if the provider does not take all of it now.
+    /// Returns true also if the peer is lost: the put then never completes.
     fn hand(&mut self, endpoint: EndpointId, write: &mut Write) -> bool {
         let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, is_quiet, .. } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
@@ -518,6 +520,11 @@ impl OfiLane {
         }
     }
 
+    /// Finds out whether all peers are quiet, unless they are known to be.
+    fn look_at_peers(&mut self) {
+        self.is_quiet = self.is_quiet || self.peers.iter().flatten().all(Peer::is_quiet);
+    }
+
     fn report(&mut self, events: &mut Vec<Event>) {
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -787,7 +794,7 @@ impl Lane for OfiLane {
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
         if !self.is_quiet {
             self.report(events);
-            self.is_quiet = self.peers.iter().flatten().all(Peer::is_quiet);
+            self.look_at_peers();
         }
         Ok(())
     }
@@ -801,6 +808,7 @@ impl Lane for OfiLane {
             let mut events = std::mem::take(&mut self.deferred);
             self.drain(&mut events);
             self.deferred = events;
+            self.look_at_peers();
         }
         Some(!self.is_quiet || !self.deferred.is_empty() || !self.done.is_empty())
     }

@@ -25,7 +25,7 @@ pub(crate) struct Registered {
     domain: Arc<Domain>,
     /// Registration that this side sends from; none where the provider needs none.
     local: Mutex<Option<Memory>>,
-    /// Descriptor of this registration; null without one.
+    /// Descriptor of `local`; null without it. Atomic only so that threads can share it.
     descriptor: AtomicPtr<libc::c_void>,
     shares: Mutex<Shares>,
     is_ended: AtomicBool,
@@ -56,8 +56,8 @@ impl Registered {
         }))
     }
 
-    /// Returns the memory's descriptor for this side's writes, which is valid until the memory is
-    /// deregistered.
+    /// Returns the memory's descriptor for this side's puts. A request may name the descriptor only
+    /// if the memory is not [ended](Registered::is_ended) while the lane's `Posted` is locked.
     pub(crate) fn descriptor(&self) -> *mut libc::c_void {
         self.descriptor.load(Ordering::Relaxed)
     }

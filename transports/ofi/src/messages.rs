@@ -181,7 +181,7 @@ impl Inbox {
         index.is_some()
     }
 
-    /// Returns the memory of the receive that was taken last; none if there is none.
+    /// Returns the memory of the receive that was taken last, for use right after [`Inbox::take`].
     pub(crate) fn taken(&self) -> Option<&Region> {
         Some(&self.receives[*self.idle.last()?].memory.region)
     }

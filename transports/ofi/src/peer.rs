@@ -359,14 +359,15 @@ impl Peer {
         }
     }
 
-    /// Returns whether polls have to do with the peer's connection: it is being made, or about to
-    /// end.
+    /// Returns whether each poll must check the peer's connection, because the connection is being
+    /// made or is about to end.
     pub(crate) fn is_unsettled(&self) -> bool {
         let is_ending = self.ended.is_some() || self.failing.is_some();
         self.lost.is_none() && (self.to.is_none() || is_ending)
     }
 
-    /// Returns whether a poll has nothing to do with the peer but to take in completions.
+    /// Returns whether polls need only take in the peer's completions, apart from regular checks of
+    /// the connection.
     pub(crate) fn is_quiet(&self) -> bool {
         let must_report = self.lost.is_some() && !self.is_reported;
         self.waiting.is_empty() && !self.is_unsettled() && !must_report

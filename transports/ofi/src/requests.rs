@@ -26,12 +26,13 @@ pub(crate) struct Request {
     left: Option<Arc<AtomicUsize>>,
     /// True if the request's completion queue has failed, so that the request never completes.
     is_given_up: bool,
-    /// Memory that the request reads, kept until the request is done.
+    /// Memory that the request reads, kept until the request is done. None in a [`Write`] whose
+    /// last request was handed to the provider.
     keeps: [Option<Arc<Registered>>; 2],
 }
 
 impl Request {
-    /// Makes the put consist of `parts` requests, which are clones of this one.
+    /// Makes the put consist of `parts` requests, which share one count.
     pub(crate) fn divide(&mut self, parts: usize) {
         self.left = (parts > 1).then(|| Arc::new(AtomicUsize::new(parts)));
     }
@@ -237,7 +238,8 @@ pub(crate) struct Write {
     pub(crate) put: u64,
 }
 
-// SAFETY: the ranges lie in memory that the request keeps.
+// SAFETY: the ranges lie in memory that the request keeps until the provider has taken the whole
+// put. After that, the ranges are not used.
 unsafe impl Send for Write {}
 
 impl Write {

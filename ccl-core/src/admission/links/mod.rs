@@ -713,7 +713,9 @@ impl MessageLinks {
         let moved = !outcomes.is_empty();
         for outcome in outcomes {
             match outcome {
-                PeerOutcome::Connected(rank, connected) if !self.is_connected(rank) => {
+                PeerOutcome::Connected(rank, connected)
+                    if !self.is_connected(rank) && self.lost(rank).is_none() =>
+                {
                     let offer = self.attach(rank, connected)?;
                     if let Some(Some(peer)) = self.peers.get(rank as usize) {
                         self.lane.note(peer.endpoint, &offer)?;

@@ -175,7 +175,8 @@ fn send(links: &mut MessageLinks, peer: u32) {
     links.publish(link, 8, 0);
 }
 
-/// Three ranks: links of rank 0, `own`, to ranks 1 and 2; links of ranks 1 and 2 to rank 0.
+/// Links of three ranks: of rank 0 (`own`) to the others, and of ranks 1 (`near`) and 2 (`far`) to
+/// rank 0.
 struct Three {
     soft: Soft,
     own: MessageLinks,
