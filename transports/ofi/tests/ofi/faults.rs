@@ -298,6 +298,8 @@ fn deregistered_memory_is_not_sent() {
         sides[0].memory.write(0, &[9; BYTES]).unwrap();
         provider.set(Condition::Good);
         lost_to_both(&mut sides, "memory was deregistered while it was being sent");
+        sides[0].lane.poll(now(), &mut Vec::new()).unwrap();
+        assert_eq!(sides[0].lane.peek(), Some(false), "a lane without links has news");
         let mut there = vec![0; BYTES];
         sides[1].memory.read(0, &mut there).unwrap();
         assert!(there.iter().all(|byte| *byte != 9), "deregistered memory was read");
