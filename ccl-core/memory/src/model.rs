@@ -6,7 +6,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::Region;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+#[cfg(shuttle)]
+use crate::sync::Ordering;
+use crate::sync::{AtomicU32, AtomicU64};
 
 #[cfg(test)]
 mod tests;
