@@ -353,7 +353,7 @@ fn environments_that_make_no_sense_are_refused() {
         ("FERROCCL_CHANNELS", "1.5"),
         ("FERROCCL_SLOT_BYTES", "12q"),
         ("FERROCCL_TIMEOUT", "soon"),
-        ("FERROCCL_DEAD_AFTER", "0us"),
+        ("FERROCCL_DEAD_AFTER", "0s"),
         ("FERROCCL_DETERMINISTIC", "perhaps"),
         ("NCCL_MAX_NCHANNELS", ""),
     ] {

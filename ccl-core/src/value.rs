@@ -211,7 +211,11 @@ impl Value for Duration {
     }
 
     fn show(&self) -> String {
-        format!("{}us", self.as_micros())
+        let micros = self.as_micros();
+        let unit = |length, name: &str| {
+            micros.is_multiple_of(length).then(|| format!("{}{name}", micros / length))
+        };
+        unit(1_000_000, "s").or_else(|| unit(1000, "ms")).unwrap_or_else(|| format!("{micros}us"))
     }
 }
 
@@ -227,6 +231,9 @@ mod tests {
         assert_eq!(Duration::read("50us"), Some(Duration::from_micros(50)));
         assert_eq!(Duration::read("1.5"), Some(Duration::from_millis(1500)));
         assert_eq!(Duration::read("-1"), None);
+        for text in ["0s", "1800s", "1500ms", "50us", "1001us"] {
+            assert_eq!(Duration::read(text).map(|time| time.show()).as_deref(), Some(text));
+        }
         assert_eq!(u32::read("0"), None);
     }
 
