@@ -196,9 +196,10 @@ impl Value for String {
     }
 }
 
-/// Time in seconds; with the suffix `ms` or `us`, in milliseconds or microseconds.
+/// Time in seconds, with the suffix `s` or without one; with the suffix `ms` or `us`, in
+/// milliseconds or microseconds.
 impl Value for Duration {
-    const KIND: &'static str = "a time such as 2, 0.5, 500ms or 50us";
+    const KIND: &'static str = "a time such as 2s, 0.5, 500ms or 50us";
 
     fn read(text: &str) -> Option<Duration> {
         let (digits, unit) = match text {

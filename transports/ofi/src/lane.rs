@@ -71,7 +71,7 @@ pub(crate) struct OfiLane {
     /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
     /// True only if all peers were quiet ([`Peer::is_quiet`]) when they were looked at last, and
-    /// nothing has changed that since then. Polls then look at the peers only in
+    /// nothing has changed that since then. Polls then skip the peers until the next
     /// [`OfiLane::check`].
     is_quiet: bool,
     layout: Layout,
@@ -232,8 +232,9 @@ impl OfiLane {
         peer.map(|peer| &mut peer.waiting)
     }
 
-    /// Hands a put to the provider. Returns false if the provider does not take all of it now.
-    /// Returns true also if the peer is lost: the put then never completes.
+    /// Hands a put to the provider. Returns false if the put must wait: the provider does not take
+    /// all of it now, or the peer's addresses have not come. Returns true also if the peer is gone,
+    /// or is lost because the put fails: the put then never completes.
     fn hand(&mut self, endpoint: EndpointId, write: &mut Write) -> bool {
         let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, is_quiet, .. } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);

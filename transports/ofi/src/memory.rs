@@ -25,7 +25,8 @@ pub(crate) struct Registered {
     domain: Arc<Domain>,
     /// Registration that this side sends from; none where the provider needs none.
     local: Mutex<Option<Memory>>,
-    /// Descriptor of `local`; null without it. Atomic only so that threads can share it.
+    /// Descriptor of the registration that this side sends from, valid while there is one; null if
+    /// the provider needs none. Atomic only so that threads can share it.
     descriptor: AtomicPtr<libc::c_void>,
     shares: Mutex<Shares>,
     is_ended: AtomicBool,
@@ -56,8 +57,9 @@ impl Registered {
         }))
     }
 
-    /// Returns the memory's descriptor for this side's puts. A request may name the descriptor only
-    /// if the memory is not [ended](Registered::is_ended) while the lane's `Posted` is locked.
+    /// Returns the memory's descriptor for this side's puts. The provider may get it only under the
+    /// lock of the lane's `Posted`, after a check under that lock that the memory has not
+    /// [ended](Registered::is_ended).
     pub(crate) fn descriptor(&self) -> *mut libc::c_void {
         self.descriptor.load(Ordering::Relaxed)
     }

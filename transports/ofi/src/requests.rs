@@ -239,7 +239,7 @@ pub(crate) struct Write {
 }
 
 // SAFETY: the ranges lie in memory that the request keeps until the provider has taken the whole
-// put. After that, the ranges are not used.
+// put, or the put has failed. After that, the ranges are not used.
 unsafe impl Send for Write {}
 
 impl Write {

@@ -299,7 +299,11 @@ fn deregistered_memory_is_not_sent() {
         provider.set(Condition::Good);
         lost_to_both(&mut sides, "memory was deregistered while it was being sent");
         sides[0].lane.poll(now(), &mut Vec::new()).unwrap();
-        assert_eq!(sides[0].lane.peek(), Some(false), "a lane without links has news");
+        assert_eq!(
+            sides[0].lane.peek(),
+            Some(false),
+            "a lane has news although all its links are lost"
+        );
         let mut there = vec![0; BYTES];
         sides[1].memory.read(0, &mut there).unwrap();
         assert!(there.iter().all(|byte| *byte != 9), "deregistered memory was read");
