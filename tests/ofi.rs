@@ -30,7 +30,6 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
         assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "no libfabric provider is found");
         skip("no libfabric provider is found (package libfabric1)");
     }
-    clear_shm();
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
 }
 
@@ -39,21 +38,6 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
 pub(crate) fn shares_locks(name: &str) -> bool {
     let all = providers().unwrap_or_default();
     all.iter().any(|provider| provider.name == name && provider.shares_locks())
-}
-
-/// Removes files that killed processes have left in `/dev/shm` because they used [`SHM`]. libfabric
-/// names them `PID:UID:NUMBER`, and a later process with the same PID cannot use the provider.
-fn clear_shm() {
-    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let numbers: Option<Vec<u32>> = name.split(':').map(|part| part.parse().ok()).collect();
-        if let Some([process, _, _]) = numbers.as_deref()
-            && !std::path::Path::new(&format!("/proc/{process}")).exists()
-        {
-            // Another test may have removed the file, or the file may belong to another user.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 fn every_algorithm() -> Result<(), Error> {

@@ -87,18 +87,17 @@ impl RemoteProcess {
         self.device.clone()
     }
 
-    /// Kills the process. Returns its id.
+    /// Kills the process.
     ///
     /// # Panics
     ///
     /// When the process cannot be killed.
     #[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
-    pub fn kill(&self) -> u32 {
+    pub fn kill(&self) {
         self.device.0.killed.store(true, Ordering::Relaxed);
         let mut child = self.child.lock().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        child.id()
     }
 }
 

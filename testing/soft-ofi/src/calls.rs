@@ -136,7 +136,7 @@ fn endpoint_table() -> (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma, fi_ops_ep) {
             control: Some(enable_endpoint),
             ..BASE
         },
-        fi_ops_cm { size: size_of::<fi_ops_cm>(), setname: none, getname: Some(getname) },
+        fi_ops_cm { size: size_of::<fi_ops_cm>(), setname: None, getname: Some(getname) },
         fi_ops_msg {
             size: size_of::<fi_ops_msg>(),
             recv,

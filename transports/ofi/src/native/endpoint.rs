@@ -14,11 +14,11 @@ use libfabric_sys::{
     fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
     fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_eq_attr,
     fi_eq_err_entry, fi_eq_open, fi_eq_readerr, fi_getname, fi_getopt_bool, fi_mr_bind,
-    fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_trywait,
-    fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
+    fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_setname,
+    fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
 
-use super::{Domain, EFA, Info, Memory, OfiError, check, reason};
+use super::{Domain, EFA, Info, Memory, OfiError, check, reason, shm};
 
 /// Room for a provider's address, in bytes: no provider has longer addresses.
 const ADDRESS_BYTES_MAX: usize = 512;
@@ -281,9 +281,24 @@ impl Endpoint {
             // SAFETY: both are open, and the endpoint is not enabled yet.
             check(functions, "fi_ep_bind", unsafe { fi_ep_bind(made.raw, to, flags) })?;
         }
+        made.choose_name()?;
         // SAFETY: everything is bound.
         check(functions, "fi_enable", unsafe { fi_enable(made.raw) })?;
         Ok(made)
+    }
+
+    /// Gives an endpoint of `shm` a name that no other process gives, and removes the memory that
+    /// killed processes have left under such names.
+    fn choose_name(&self) -> Result<(), OfiError> {
+        if self.domain.info.provider() != shm::PROVIDER {
+            return Ok(());
+        }
+        shm::remove_leftovers();
+        let name = shm::new_name();
+        let (address, bytes) = (name.as_ptr().cast_mut().cast(), name.len());
+        // SAFETY: the endpoint is open and not enabled; `shm`'s addresses are texts that end with a
+        // zero byte, and the provider copies them.
+        self.check("fi_setname", unsafe { fi_setname(self.raw, address, bytes) })
     }
 
     fn check(&self, call: &'static str, returned: c_int) -> Result<(), OfiError> {

@@ -3,6 +3,7 @@
 mod domain;
 mod endpoint;
 mod info;
+mod shm;
 
 use std::ffi::CStr;
 

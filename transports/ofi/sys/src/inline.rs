@@ -129,6 +129,16 @@ pub unsafe fn fi_endpoint(
     call_required!((*domain).ops, endpoint(domain, info, endpoint, ptr::null_mut()))
 }
 
+/// Chooses an endpoint's own address. Providers whose addresses the network gives lack the call.
+///
+/// # Safety
+///
+/// The endpoint is open and not enabled yet, and `address` has `bytes` readable bytes in the
+/// provider's format.
+pub unsafe fn fi_setname(endpoint: *mut fid_ep, address: *mut c_void, bytes: size_t) -> c_int {
+    call!((*endpoint).cm, setname(&raw mut (*endpoint).fid, address, bytes))
+}
+
 /// Stores an endpoint's own address in `address`. `bytes` is the room for the address, and after
 /// the call the length of the address.
 ///

@@ -460,7 +460,7 @@ pub struct fid_cq {
 #[derive(Debug)]
 pub struct fi_ops_cm {
     pub size: size_t,
-    pub setname: *mut c_void,
+    pub setname: Option<unsafe extern "C" fn(*mut fid, *mut c_void, size_t) -> c_int>,
     pub getname: Option<unsafe extern "C" fn(*mut fid, *mut c_void, *mut size_t) -> c_int>,
 }
 
