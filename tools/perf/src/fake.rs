@@ -233,16 +233,12 @@ fn combine_integers(op: ReduceOp, data_type: DataType, values: &[u64], ranks: u3
     (if op == ReduceOp::Avg { combined / i128::from(ranks) } else { combined }) as u64
 }
 
-impl Subject for Fake {
-    fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    fn ranks(&self) -> u32 {
-        self.ranks
-    }
-
-    fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError> {
+impl Fake {
+    fn run_once(
+        &mut self,
+        request: &Request<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), SubjectError> {
         self.pass(request.shape);
         let counts = super::geometry::Layout::of(
             request.collective,
@@ -260,7 +256,7 @@ impl Subject for Fake {
         );
         let size = request.data_type.bytes();
         let (input, output) = match buffers {
-            Buffers::OutOfPlace { input, output } => (input.to_vec(), output),
+            Buffers::OutOfPlace { input, output } => (input.to_vec(), &mut **output),
             Buffers::InPlace(whole) => {
                 assert_eq!(whole.len(), size * counts.whole());
                 let start = size * counts.input_offset;
@@ -286,6 +282,25 @@ impl Subject for Fake {
             *byte ^= 1;
         }
         Ok(())
+    }
+}
+
+impl Subject for Fake {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    fn run(
+        &mut self,
+        request: &Request<'_>,
+        mut buffers: Buffers<'_>,
+        times: u64,
+    ) -> Result<(), SubjectError> {
+        (0..times).try_for_each(|_| self.run_once(request, &mut buffers))
     }
 
     fn barrier(&mut self) -> Result<(), SubjectError> {

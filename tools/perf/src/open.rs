@@ -65,14 +65,21 @@ fn call<'a>(request: &Request<'a>, sizes: Sizes<'a>) -> Call<'a> {
 
 fn run_sized(
     communicator: &mut Communicator,
-    request: &Request<'_>,
-    sizes: Sizes<'_>,
+    call: &Call<'_>,
     buffers: Buffers<'_>,
+    times: u64,
 ) -> Result<(), SubjectError> {
-    let call = call(request, sizes);
     match buffers {
-        Buffers::OutOfPlace { input, output } => communicator.call(&call, input, output)?,
-        Buffers::InPlace(buffer) => communicator.call_in_place(&call, buffer)?,
+        Buffers::OutOfPlace { input, output } => {
+            for _ in 0..times {
+                communicator.call(call, input, output)?;
+            }
+        }
+        Buffers::InPlace(buffer) => {
+            for _ in 0..times {
+                communicator.call_in_place(call, buffer)?;
+            }
+        }
     }
     Ok(())
 }
@@ -83,7 +90,7 @@ fn exchange(
     to: Option<Rank>,
     from: Option<Rank>,
     (messages, bytes): (usize, usize),
-    buffers: Buffers<'_>,
+    buffers: &mut Buffers<'_>,
 ) -> Result<(), SubjectError> {
     let Buffers::OutOfPlace { input, output } = buffers else {
         return Err("send_recv has no in-place form".into());
@@ -115,25 +122,36 @@ impl Subject for Communicator {
         Communicator::ranks(self)
     }
 
-    fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError> {
+    fn run(
+        &mut self,
+        request: &Request<'_>,
+        mut buffers: Buffers<'_>,
+        times: u64,
+    ) -> Result<(), SubjectError> {
         let (rank, ranks) = (Communicator::rank(self), Communicator::ranks(self));
         let width = request.data_type.bytes();
         match request.shape {
             Shape::Even { count } if request.collective == Collective::SendRecv => {
                 let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-                exchange(self, Some(next), Some(previous), (1, count * width), buffers)
+                let (to, from) = (Some(next), Some(previous));
+                (0..times)
+                    .try_for_each(|_| exchange(self, to, from, (1, count * width), &mut buffers))
             }
-            Shape::Even { count } => run_sized(self, request, Sizes::Even(count), buffers),
+            Shape::Even { count } => {
+                run_sized(self, &call(request, Sizes::Even(count)), buffers, times)
+            }
             Shape::Vector { send, recv } => {
                 let (send_starts, recv_starts) = (starts(send), starts(recv));
                 let send = Blocks { counts: send, starts: &send_starts };
                 let recv = Blocks { counts: recv, starts: &recv_starts };
-                run_sized(self, request, Sizes::Pairs { send, recv }, buffers)
+                run_sized(self, &call(request, Sizes::Pairs { send, recv }), buffers, times)
             }
             Shape::Pair { from, to, messages, count } => {
                 let (sends, receives) = (rank == from, rank == to);
                 let (to, from) = (sends.then_some(to), receives.then_some(from));
-                exchange(self, to, from, (messages, count * width), buffers)
+                (0..times).try_for_each(|_| {
+                    exchange(self, to, from, (messages, count * width), &mut buffers)
+                })
             }
         }
     }

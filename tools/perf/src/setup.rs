@@ -120,7 +120,7 @@ pub fn records(
         shape: Shape::Even { count: RECORD_BYTES },
         algorithm: None,
     };
-    subject.run(&request, Buffers::OutOfPlace { input: &record, output: &mut records })?;
+    subject.run(&request, Buffers::OutOfPlace { input: &record, output: &mut records }, 1)?;
     let read = |record: &[u8]| {
         let number = record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes));
         let text = String::from_utf8_lossy(&record[4..]).trim_end_matches('\0').to_owned();

@@ -26,11 +26,17 @@ pub trait Subject {
     /// Returns the number of ranks, at least 1.
     fn ranks(&self) -> u32;
 
-    /// Runs one collective until it is done.
+    /// Runs one collective `times` times, each time until it is done. One method makes all calls of
+    /// a sample: what surrounds a call would count as the call's time.
     ///
     /// # Errors
     /// Errors of the communicator; the program then ends.
-    fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError>;
+    fn run(
+        &mut self,
+        request: &Request<'_>,
+        buffers: Buffers<'_>,
+        times: u64,
+    ) -> Result<(), SubjectError>;
 
     /// Waits until every rank has called this method.
     ///

@@ -195,11 +195,10 @@ impl<'a> Bench<'a> {
         let Bench { options, subject, memory, .. } = self;
         trial.prepare(memory, 0, in_place);
         let call = trial.prepared(in_place);
-        for _ in 0..options.warmup_iterations {
-            call.run(*subject, memory)?;
-        }
+        call.run(*subject, memory, options.warmup_iterations.into())?;
         let shape = Loop::new(options, trial.size_bytes());
-        let times = time_calls(*subject, shape, &mut |subject| call.run(subject, memory))?;
+        let mut calls = |subject: &mut dyn Subject, times| call.run(subject, memory, times);
+        let times = time_calls(*subject, shape, &mut calls)?;
         let times = over_ranks(*subject, times, options.average)?;
         let mut wrong = (options.checks > 0).then_some(0);
         for _ in 0..options.checks {

@@ -80,14 +80,14 @@ pub struct Times {
     pub max_us: f64,
 }
 
-/// Runs the loop: a barrier, then the timed calls.
+/// Runs the loop: a barrier, then the timed calls. `run` makes a number of calls.
 ///
 /// # Errors
 /// The error of a call.
 pub fn time_calls(
     subject: &mut dyn Subject,
     shape: Loop,
-    call: &mut dyn FnMut(&mut dyn Subject) -> Result<(), SubjectError>,
+    run: &mut dyn FnMut(&mut dyn Subject, u64) -> Result<(), SubjectError>,
 ) -> Result<Times, SubjectError> {
     let mut samples_us = Vec::with_capacity(shape.iterations.div_ceil(shape.batch) as usize);
     subject.barrier()?;
@@ -98,11 +98,13 @@ pub fn time_calls(
         let iterations = left.min(shape.batch);
         left -= iterations;
         let calls = u64::from(iterations) * u64::from(shape.aggregated);
-        for _ in 0..calls {
-            call(subject)?;
-            if shape.barrier_after_call {
+        if shape.barrier_after_call {
+            for _ in 0..calls {
+                run(subject, 1)?;
                 subject.barrier()?;
             }
+        } else {
+            run(subject, calls)?;
         }
         let mut now = subject.now();
         let elapsed = now - start;

@@ -40,17 +40,22 @@ pub struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Makes the call once.
+    /// Makes the call `times` times.
     ///
     /// # Errors
     /// Errors of the communicator.
-    pub fn run(&self, subject: &mut dyn Subject, memory: &mut Memory) -> Result<(), SubjectError> {
+    pub fn run(
+        &self,
+        subject: &mut dyn Subject,
+        memory: &mut Memory,
+        times: u64,
+    ) -> Result<(), SubjectError> {
         let output = memory.output.bytes_mut(self.output_bytes);
         let buffers = match self.input_bytes {
             Some(bytes) => Buffers::OutOfPlace { input: memory.input.bytes(bytes), output },
             None => Buffers::InPlace(output),
         };
-        subject.run(&self.request, buffers)
+        subject.run(&self.request, buffers, times)
     }
 }
 
@@ -105,7 +110,7 @@ impl Trial<'_> {
         memory: &mut Memory,
         in_place: bool,
     ) -> Result<(), SubjectError> {
-        self.prepared(in_place).run(subject, memory)
+        self.prepared(in_place).run(subject, memory, 1)
     }
 
     /// Prepares the call for repetition, so that the timed loop does nothing but call.

@@ -126,20 +126,18 @@ fn compare(
     };
     let (large, small) = (trial(count * pieces), trial(count));
     let memory = &mut stage.memory;
-    let mut times_of = |trial: &Trial<'_>, calls: usize| -> Result<Times, SubjectError> {
+    let mut times_of = |trial: &Trial<'_>, pieces: u64| -> Result<Times, SubjectError> {
         trial.prepare(memory, 0, false);
-        let mut call = |subject: &mut dyn Subject| {
-            (0..calls).try_for_each(|_| trial.run(subject, memory, false))
-        };
-        for _ in 0..options.warmup_iterations {
-            call(subject)?;
-        }
+        let call = trial.prepared(false);
+        let mut calls =
+            |subject: &mut dyn Subject, times: u64| call.run(subject, memory, times * pieces);
+        calls(subject, options.warmup_iterations.into())?;
         let shape = Loop { batch: 1, ..Loop::new(options, trial.size_bytes()) };
-        let times = time_calls(subject, shape, &mut call)?;
+        let times = time_calls(subject, shape, &mut calls)?;
         over_ranks(subject, times, options.average)
     };
     let one = times_of(&large, 1)?;
-    let many = times_of(&small, pieces)?;
+    let many = times_of(&small, pieces as u64)?;
     let mut wrong = 0;
     if options.checks > 0 {
         for trial in [&large, &small] {

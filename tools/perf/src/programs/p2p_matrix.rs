@@ -287,13 +287,13 @@ impl Pair<'_> {
         let back = self.group((self.to, self.from), 1, back_bytes);
         let memory = &mut self.stage.memory;
         let (there, back) = (there.prepared(false), back.prepared(false));
-        let mut call = |subject: &mut dyn Subject| {
-            there.run(subject, memory)?;
-            back.run(subject, memory)
+        let mut calls = |subject: &mut dyn Subject, times| {
+            (0..times).try_for_each(|_| {
+                there.run(subject, memory, 1)?;
+                back.run(subject, memory, 1)
+            })
         };
-        for _ in 0..self.options.warmup_iterations {
-            call(self.subject)?;
-        }
+        calls(self.subject, self.options.warmup_iterations.into())?;
         let shape = Loop {
             iterations: self.options.iterations,
             aggregated: 1,
@@ -301,7 +301,7 @@ impl Pair<'_> {
             barrier_after_call: false,
             barrier_after_sample: false,
         };
-        let times = time_calls(self.subject, shape, &mut call)?;
+        let times = time_calls(self.subject, shape, &mut calls)?;
         let all = self.subject.all_gather_f64(times.mean_us)?;
         Ok(all.get(self.from as usize).copied().unwrap_or(f64::NAN))
     }

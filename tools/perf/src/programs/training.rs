@@ -146,16 +146,14 @@ fn replay(
     if let Some(largest) = calls.iter().max_by_key(|trial| trial.size_bytes()) {
         largest.prepare(memory, 0, has_in_place(largest.collective));
     }
-    let mut step = |subject: &mut dyn Subject| {
-        calls
-            .iter()
+    let mut steps = |subject: &mut dyn Subject, times| {
+        (0..times)
+            .flat_map(|_| calls)
             .try_for_each(|trial| trial.run(subject, memory, has_in_place(trial.collective)))
     };
-    for _ in 0..options.warmup_iterations {
-        step(subject)?;
-    }
+    steps(subject, options.warmup_iterations.into())?;
     let shape = Loop { batch: 1, ..Loop::new(options, usize::MAX) };
-    let times = time_calls(subject, shape, &mut step)?;
+    let times = time_calls(subject, shape, &mut steps)?;
     let times = over_ranks(subject, times, options.average)?;
     let mut wrong = None;
     if options.checks > 0 {

@@ -24,7 +24,7 @@ use crate::options::Average;
 use crate::progress::Progress;
 use crate::setup::checked_call;
 use crate::sizes::{Step, sweep};
-use crate::subject::SubjectError;
+use crate::subject::{Subject, SubjectError};
 use crate::timing::{Loop, over_ranks, time_calls};
 use crate::trial::Trial;
 use ferroccl::communicator::{Call, Communicator, Explanation, machine};
@@ -263,7 +263,8 @@ fn time(
         barrier_after_call: false,
         barrier_after_sample: false,
     };
-    let times = time_calls(communicator, shape, &mut |subject| call.run(subject, memory))?;
+    let mut calls = |subject: &mut dyn Subject, times| call.run(subject, memory, times);
+    let times = time_calls(communicator, shape, &mut calls)?;
     Ok(over_ranks(communicator, times, Average::Max)?.mean_us)
 }
 
