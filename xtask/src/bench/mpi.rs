@@ -37,7 +37,7 @@ pub(super) fn build() -> Outcome<Option<Program>> {
 
 /// Compiles the program with this compiler.
 pub(super) fn compile(compiler: &mut Command, binary: &Path) -> Outcome {
-    compiler.args(["-O2", "-std=c11", "-Wall", "-Wextra", "-o"]).arg(binary);
+    compiler.args(["-O2", "-std=gnu11", "-pthread", "-Wall", "-Wextra", "-o"]).arg(binary);
     compiler.arg(root().join("xtask/bench/mpi_all_reduce.c"));
     println!("$ {}", process::typed(compiler));
     process::capture(compiler, DEADLINE).map(drop)

@@ -17,8 +17,10 @@ use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
 const LATENCY_BYTES: u64 = 8;
-/// Sizes of the measured all_reduce calls.
-const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
+/// Sizes of the measured all_reduce calls, each with the number of threads of an MPI's rank. A rank
+/// of ferroccl has two: the second one watches the peers.
+const ALL_REDUCES: [(u64, u32); 5] =
+    [(1 << 10, 1), (1 << 10, 2), (64 << 10, 1), (1 << 20, 1), (64 << 20, 1)];
 const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
 /// Provider that is measured. With libfabric before 1.18, programs reach the provider through the
@@ -74,15 +76,20 @@ fn beside_mpi(side: Side<'_>, rounds: u32) -> Outcome<String> {
     let (peers, lacks) = beside::all()?;
     let mut rows = Vec::new();
     for mpi in &peers {
-        for bytes in ALL_REDUCE_BYTES {
+        for (bytes, threads) in ALL_REDUCES {
             let own = || beside::own_all_reduce(side.with_provider(ALL_REDUCE), side.out, bytes);
-            let sides: [&mut dyn FnMut() -> _; 2] = [&mut { own }, &mut || mpi.all_reduce(bytes)];
+            let sides: [&mut dyn FnMut() -> _; 2] =
+                [&mut { own }, &mut || mpi.all_reduce(bytes, threads)];
             let what = format!("all_reduce, {}", size(bytes));
-            let [ours, theirs] = in_turn(rounds, &what, mpi.name, sides)?;
+            let name = match threads {
+                1 => mpi.name.to_owned(),
+                _ => format!("{}, two threads", mpi.name),
+            };
+            let [ours, theirs] = in_turn(rounds, &what, &name, sides)?;
             let shown = |series: &Series| format!("{:.1}", series.median_us().unwrap_or(f64::NAN));
             let (own, other) = (shown(&ours), shown(&theirs));
             let compared = ratio(&ours, &theirs);
-            rows.push(vec![mpi.name.to_owned(), size(bytes), own, other, compared]);
+            rows.push(vec![name, size(bytes), own, other, compared]);
         }
     }
     let table = match rows.is_empty() {
