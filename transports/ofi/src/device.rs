@@ -29,6 +29,9 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// Smallest number of bytes that is worth a registration, as over verbs.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
+/// The same if the provider sends from any memory, as software providers do: a registration is then
+/// only a few entries in tables of this process.
+const LIST_BYTES_MIN: usize = 64 << 10;
 
 /// Assumed bandwidth of a device that reports no link speed, in bytes per second.
 const USUAL_BYTES_PER_S: f64 = 1e9;
@@ -105,7 +108,7 @@ pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
         acknowledged: writes && options.acknowledged,
         written_early: writes,
         polls_by_system_call: polls_sockets(&info.provider()),
-        register_bytes_min: REGISTER_BYTES_MIN,
+        register_bytes_min: if info.needs_local() { REGISTER_BYTES_MIN } else { LIST_BYTES_MIN },
         message_bytes_max: info.endpoint().max_msg_size.min(most).clamp(1, MESSAGE_BYTES_MAX),
         depth_max: DEPTH_MAX,
         bandwidth_bytes_per_s: info.bytes_per_s().unwrap_or(USUAL_BYTES_PER_S),

@@ -305,6 +305,11 @@ impl Info {
         self.provider() == EFA
     }
 
+    /// Returns whether memory that is sent from must be registered.
+    pub(crate) fn needs_local(&self) -> bool {
+        self.registers(FI_MR_LOCAL | FI_MR_HMEM)
+    }
+
     pub(crate) fn has(&self, caps: u64) -> bool {
         self.info().caps & caps == caps
     }
