@@ -29,8 +29,8 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// Smallest number of bytes that is worth a registration, as over verbs.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
-/// The same if the provider sends from any memory, as software providers do: a registration is then
-/// only a few entries in tables of this process.
+/// Smallest number of bytes that is worth a registration if the provider sends from any memory, as
+/// software providers do: a registration is then only a few entries in tables of this process.
 const LIST_BYTES_MIN: usize = 64 << 10;
 
 /// Assumed bandwidth of a device that reports no link speed, in bytes per second.
