@@ -3,9 +3,9 @@
  *
  *     mpirun -n 2 --bind-to core mpi_all_reduce BYTES ITERATIONS WARMUP [THREADS]
  *
- * Of a rank's THREADS (1 if left out), all but one sleep. They stand for the threads of an
- * application: in a process with several threads, the kernel counts the users of a file in each
- * system call, and the C library takes its locks with atomic instructions.
+ * A rank has THREADS threads (1 if left out) beside those of the MPI; all but one sleep. The sleeping
+ * threads stand for those of an application: in a process with several threads, the kernel counts the
+ * users of a file in each system call, and the C library takes its locks with atomic instructions.
  *
  * Times are taken as ferroccl's perf programs take them: calls of less than 4096 bytes in batches of
  * 16, each of which is one sample, its mean. Percentiles are those of the slowest rank. Rank 0 prints
@@ -62,18 +62,19 @@ static double slowest(double mine)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     int rank, ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc != 4 && argc != 5)
         fail("usage: mpi_all_reduce BYTES ITERATIONS WARMUP [THREADS]");
     long bytes = atol(argv[1]);
-    int iterations = atoi(argv[2]), warmup = atoi(argv[3]);
+    int iterations = atoi(argv[2]), warmup = atoi(argv[3]), threads = argc == 5 ? atoi(argv[4]) : 1;
     long count = bytes / (long)sizeof(float);
-    if (count < 1 || count > 2147483647L || iterations < 1 || warmup < 0)
-        fail("BYTES must be 4 or more, ITERATIONS 1 or more, WARMUP 0 or more");
-    for (int threads = argc == 5 ? atoi(argv[4]) : 1; threads > 1; threads--) {
+    if (count < 1 || count > 2147483647L || iterations < 1 || warmup < 0 || threads < 1)
+        fail("BYTES must be 4 or more, ITERATIONS and THREADS 1 or more, WARMUP 0 or more");
+    for (; threads > 1; threads--) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, idle, NULL))
             fail("no thread can be started");

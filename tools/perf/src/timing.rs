@@ -80,7 +80,8 @@ pub struct Times {
     pub max_us: f64,
 }
 
-/// Runs the loop: a barrier, then the timed calls. `run` makes a number of calls.
+/// Runs the loop: a barrier, then the timed calls. `run` makes as many calls as its
+/// second argument says.
 ///
 /// # Errors
 /// The error of a call.

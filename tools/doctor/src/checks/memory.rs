@@ -46,8 +46,8 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
         Finding::warning("/dev/shm", evidence, ENLARGE)
     } else if free.is_some_and(|free| free < FREE_BYTES_MIN) {
         let evidence = format!("{} of {} MiB are free", mib(free.unwrap_or(0)), mib(size));
-        let remedy = "look for files of dead processes with `ls -l /dev/shm` (nccl-*, torch_*), \
-                      and remove those that no process has open";
+        let remedy = "look for files of dead processes with `ls -l /dev/shm` (nccl-*, torch_*, \
+                      ferroccl-ofi-*), and remove those that no process has open";
         Finding::warning("/dev/shm", evidence, remedy)
     } else {
         Finding::ok("/dev/shm", format!("{} MiB", mib(size)))

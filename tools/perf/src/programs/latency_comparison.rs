@@ -126,14 +126,14 @@ fn compare(
     };
     let (large, small) = (trial(count * pieces), trial(count));
     let memory = &mut stage.memory;
-    let mut times_of = |trial: &Trial<'_>, pieces: u64| -> Result<Times, SubjectError> {
+    let mut times_of = |trial: &Trial<'_>, calls: u64| -> Result<Times, SubjectError> {
         trial.prepare(memory, 0, false);
         let call = trial.prepared(false);
-        let mut calls =
-            |subject: &mut dyn Subject, times: u64| call.run(subject, memory, times * pieces);
-        calls(subject, options.warmup_iterations.into())?;
+        let mut run =
+            |subject: &mut dyn Subject, times: u64| call.run(subject, memory, times * calls);
+        run(subject, options.warmup_iterations.into())?;
         let shape = Loop { batch: 1, ..Loop::new(options, trial.size_bytes()) };
-        let times = time_calls(subject, shape, &mut calls)?;
+        let times = time_calls(subject, shape, &mut run)?;
         over_ranks(subject, times, options.average)
     };
     let one = times_of(&large, 1)?;

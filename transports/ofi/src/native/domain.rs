@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ccl_memory::Region;
 use libc::{EBADF, c_void, iovec};
 use libfabric_sys::{
-    FI_HMEM_SYSTEM, FI_MR_DMABUF, FI_MR_ENDPOINT, FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE,
-    FI_SEND, FI_WRITE, Functions, fi_close, fi_domain, fi_mr_attr, fi_mr_dmabuf, fi_mr_regattr,
-    fid_domain, fid_fabric, fid_mr,
+    FI_HMEM_SYSTEM, FI_MR_DMABUF, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR,
+    FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE, Functions, fi_close, fi_domain, fi_mr_attr,
+    fi_mr_dmabuf, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
 };
 use rustix::process::{Pid, getpid};
 
@@ -105,7 +105,7 @@ impl Domain {
 
     /// Returns whether memory that is sent from must be registered.
     pub(crate) fn needs_local(&self) -> bool {
-        self.info.needs_local()
+        self.info.registers(FI_MR_LOCAL | FI_MR_HMEM)
     }
 }
 

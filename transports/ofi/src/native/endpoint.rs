@@ -287,13 +287,11 @@ impl Endpoint {
         Ok(made)
     }
 
-    /// Gives an endpoint of `shm` a name that no other process gives, and removes the memory that
-    /// killed processes have left under such names.
+    /// Gives an endpoint of `shm` a name that no other process gives.
     fn choose_name(&self) -> Result<(), OfiError> {
         if self.domain.info.provider() != shm::PROVIDER {
             return Ok(());
         }
-        shm::remove_leftovers();
         let name = shm::new_name();
         let (address, bytes) = (name.as_ptr().cast_mut().cast(), name.len());
         // SAFETY: the endpoint is open and not enabled; `shm`'s addresses are texts that end with a

@@ -11,7 +11,7 @@ use libfabric_sys::{
     fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
 };
 
-use super::{OfiError, check};
+use super::{OfiError, check, shm};
 
 /// Provider of AWS's adapters.
 pub(crate) const EFA: &str = "efa";
@@ -71,6 +71,10 @@ impl Info {
         hints: &Hints<'_>,
         version: u32,
     ) -> Result<Vec<Info>, OfiError> {
+        if hints.provider.is_none_or(|name| name == shm::PROVIDER) {
+            // If /dev/shm is too full, `shm` offers nothing.
+            shm::remove_leftovers();
+        }
         let mut demands = Info::empty(functions)?;
         demands.demand(hints)?;
         let mut first: *mut fi_info = ptr::null_mut();
@@ -303,11 +307,6 @@ impl Info {
     /// and with `verbs` it may arrive, since that provider caches registrations.
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
-    }
-
-    /// Returns whether memory that is sent from must be registered.
-    pub(crate) fn needs_local(&self) -> bool {
-        self.registers(FI_MR_LOCAL | FI_MR_HMEM)
     }
 
     pub(crate) fn has(&self, caps: u64) -> bool {

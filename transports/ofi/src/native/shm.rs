@@ -1,10 +1,10 @@
 //! Names of the endpoints of libfabric's provider `shm`.
 //!
-//! The memory of such an endpoint is a file in `/dev/shm`, and its name is the endpoint's address.
-//! By default, the provider names it after the process id. A killed process leaves the file behind,
-//! and a later process with the same id, also one in another container with the same `/dev/shm`,
-//! then cannot enable its endpoint (`EBUSY`). So ferroccl chooses names that are never given twice,
-//! and removes the files of killed processes.
+//! The memory of such an endpoint is a file in `/dev/shm`; the endpoint's address ends with the
+//! file's name. By default, the provider names the file after the process id. A killed process
+//! leaves its file behind. Before libfabric 2.2, a later process with the same id, in the same
+//! container or in another one with the same `/dev/shm`, then cannot enable its endpoint (`EBUSY`).
+//! So ferroccl chooses names that are never given twice, and removes the files of killed processes.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -30,8 +30,9 @@ pub(super) fn new_name() -> Vec<u8> {
     format!("{SCHEME}{beginning}{pid}-{number:016x}\0").into_bytes()
 }
 
-/// Removes the files of processes that have ended. A file stays as long as another process has the
-/// id of its own process.
+/// Removes the files that ended processes of this PID namespace and user have left. The file of a
+/// process stays while any process has the same id, also one that has ended and that its parent has
+/// not awaited.
 pub(super) fn remove_leftovers() {
     let Some(beginning) = namespace().map(beginning) else { return };
     for entry in fs::read_dir(DIRECTORY).into_iter().flatten().flatten() {
@@ -70,6 +71,7 @@ mod tests {
     use crate::provider::installed;
 
     /// Files that are removed at the end.
+    #[derive(Default)]
     struct Files(Vec<PathBuf>);
 
     impl Drop for Files {
@@ -82,10 +84,11 @@ mod tests {
 
     impl Files {
         fn new(names: impl IntoIterator<Item = String>) -> Files {
-            let files =
-                Files(names.into_iter().map(|name| Path::new(DIRECTORY).join(name)).collect());
-            for path in &files.0 {
-                fs::File::create_new(path).unwrap().set_len(1 << 20).unwrap();
+            let mut files = Files::default();
+            for name in names {
+                let path = Path::new(DIRECTORY).join(name);
+                fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+                files.0.push(path);
             }
             files
         }
@@ -121,7 +124,7 @@ mod tests {
         let pid = std::process::id().to_string();
         let of_ended = own.replacen(&format!("-{pid}-"), &format!("-{}-", ended.trim()), 1);
         let elsewhere = of_ended.replacen(&here.to_string(), "1", 1);
-        let foreign = format!("{}x-1", beginning(here));
+        let foreign = own.replacen(&format!("-{pid}-"), &format!("-{pid}x-"), 1);
         let files = Files::new([of_ended, own, elsewhere, foreign]);
         remove_leftovers();
         assert_eq!(files.are_there(), [false, true, true, true], "{:?}", files.0);

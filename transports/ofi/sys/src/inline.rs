@@ -129,7 +129,7 @@ pub unsafe fn fi_endpoint(
     call_required!((*domain).ops, endpoint(domain, info, endpoint, ptr::null_mut()))
 }
 
-/// Chooses an endpoint's own address. Providers whose addresses the network gives lack the call.
+/// Chooses an endpoint's own address. Some providers lack the call.
 ///
 /// # Safety
 ///
