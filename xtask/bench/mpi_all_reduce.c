@@ -8,8 +8,8 @@
  * users of a file in each system call, and the C library takes its locks with atomic instructions.
  *
  * Times are taken as ferroccl's perf programs take them: calls of less than 4096 bytes in batches of
- * 16, each of which is one sample, its mean. Percentiles are those of the slowest rank. Rank 0 prints
- * one line of JSON.
+ * 16, each of which is one sample, its mean. Each percentile is the largest over the ranks. Rank 0
+ * prints one line of JSON.
  */
 #include <mpi.h>
 #include <pthread.h>

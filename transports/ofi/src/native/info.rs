@@ -65,7 +65,8 @@ impl Info {
         Info::list_for(functions, hints, version)
     }
 
-    /// Lists the offers to a program that is written for this version of the interface.
+    /// Lists the offers to a program that is written for this version of the interface. Before
+    /// asking for `shm`, removes the memory that ended processes have left in `/dev/shm`.
     fn list_for(
         functions: &'static Functions,
         hints: &Hints<'_>,
