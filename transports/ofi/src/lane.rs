@@ -470,8 +470,7 @@ impl OfiLane {
 
     fn failed(&mut self, context: *mut fi_context2, error: &OfiError, requests: &mut Requests) {
         let Some(ended) = requests.end(context) else {
-            // A failed receive is posted again.
-            self.inbox.iter_mut().for_each(|inbox| _ = inbox.take(context));
+            self.inbox.iter_mut().for_each(|inbox| inbox.fail(&self.domain, context));
             return;
         };
         // Other messages of the same put may be under way: the put ends with the last one.

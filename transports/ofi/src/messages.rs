@@ -32,6 +32,8 @@ pub(crate) const PART_BYTES: usize = (256 << 10) - 512;
 const POSTED: usize = 2;
 /// Largest number of receive buffers that readers hold at a time ([`Inbox::hold`]).
 const HELD_MAX: usize = 2;
+/// Largest number of receives that the provider has reported as failed and that are not used again.
+const DOUBTFUL_MAX: usize = 16;
 /// Offset of a receive's buffer in its memory. With this offset, the payload of a rank's message,
 /// behind its head and the header of the links, begins at a cache line.
 const PADDING: usize = 64 - (HEAD_BYTES + HEADER_BYTES) % 64;
@@ -98,7 +100,7 @@ impl Head {
     }
 }
 
-/// A receive, which is posted, idle or held.
+/// A receive, which is posted, idle, held or doubtful.
 #[derive(Debug)]
 struct Receive {
     context: NonNull<fi_context2>,
@@ -115,6 +117,10 @@ pub(crate) struct Inbox {
     idle: Vec<usize>,
     /// Indices of receives whose buffers readers may still hold.
     held: Vec<usize>,
+    /// Indices of receives that the provider has reported as failed, the oldest first. When a
+    /// connection breaks, `ofi_rxm` also reports receives that stay posted: its buffers still name
+    /// the receives that they once belonged to.
+    doubtful: Vec<usize>,
     /// Missing bytes and total bytes of each incomplete put.
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
 }
@@ -129,6 +135,7 @@ impl Inbox {
             indices: BTreeMap::new(),
             idle: Vec::new(),
             held: Vec::new(),
+            doubtful: Vec::new(),
             missing: BTreeMap::new(),
         };
         inbox.grow(domain, POSTED)?;
@@ -158,7 +165,8 @@ impl Inbox {
     /// Posts idle receives, as many as the provider takes, up to [`POSTED`].
     pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
         self.reclaim();
-        while self.receives.len() - self.held.len() - self.idle.len() < POSTED
+        let others = self.held.len() + self.doubtful.len();
+        while self.receives.len() - others - self.idle.len() < POSTED
             && let Some(index) = self.idle.last()
         {
             let Receive { context, memory } = &self.receives[*index];
@@ -172,13 +180,36 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes in a completed receive; returns false if no receive has this context. A later
+    /// Takes in a completed receive; returns false if no posted receive has this context. A later
     /// [`Inbox::post`] posts the receive again, unless a reader holds its memory.
     pub(crate) fn take(&mut self, context: *mut fi_context2) -> bool {
         self.reclaim();
-        let index = self.indices.get(&context.addr());
-        self.idle.extend(index);
-        index.is_some()
+        let Some(index) = self.posted(context) else { return false };
+        self.doubtful.retain(|doubtful| *doubtful != index);
+        self.idle.push(index);
+        true
+    }
+
+    /// Takes in a report that a receive has failed. Another receive is posted instead; this one is
+    /// used again when it completes, or when it is the oldest of more than [`DOUBTFUL_MAX`].
+    pub(crate) fn fail(&mut self, domain: &Arc<Domain>, context: *mut fi_context2) {
+        self.reclaim();
+        let Some(index) = self.posted(context) else { return };
+        if self.doubtful.contains(&index) {
+            return;
+        }
+        self.doubtful.push(index);
+        let has_room = self.doubtful.len() <= DOUBTFUL_MAX;
+        // Without memory for another receive, the oldest one is used again, too.
+        if !has_room || self.grow(domain, self.receives.len() + 1).is_err() {
+            self.idle.push(self.doubtful.remove(0));
+        }
+    }
+
+    /// Returns the index of the receive with this context, if the provider may have the receive.
+    fn posted(&self, context: *mut fi_context2) -> Option<usize> {
+        let index = *self.indices.get(&context.addr())?;
+        (!self.idle.contains(&index) && !self.held.contains(&index)).then_some(index)
     }
 
     /// Returns the memory of the receive that was taken last, for use right after [`Inbox::take`].
@@ -308,6 +339,36 @@ mod tests {
         drop(one);
         assert!(complete(&mut inbox, 3).is_some(), "a buffer that was given back is not used");
         drop(other);
+    }
+
+    /// `ofi_rxm` reports receives as failed that stay posted, and reports them several times.
+    #[test]
+    fn a_receive_that_is_reported_as_failed_is_not_posted_twice() {
+        let Some(info) = installed("tcp;ofi_rxm") else { return };
+        let domain = Domain::open(info, true).unwrap();
+        let mut inbox = Inbox::new(&domain).unwrap();
+        // As if all receives were posted.
+        inbox.idle.clear();
+        let context = |inbox: &Inbox, index: usize| inbox.receives[index].context.as_ptr();
+        let (first, second) = (context(&inbox, 0), context(&inbox, 1));
+        for _ in 0..3 {
+            inbox.fail(&domain, first);
+        }
+        assert_eq!((&inbox.idle[..], &inbox.doubtful[..]), (&[POSTED][..], &[0][..]));
+        assert!(inbox.take(first), "the message of a receive that stayed posted is lost");
+        assert!(!inbox.take(first), "a receive was taken twice");
+        assert_eq!((&inbox.idle[..], &inbox.doubtful[..]), (&[POSTED, 0][..], &[][..]));
+        assert!(inbox.take(second) && inbox.hold(1).is_some());
+        // Its memory is held no longer: it is idle.
+        inbox.fail(&domain, second);
+        assert!(inbox.doubtful.is_empty(), "a receive that is not posted has failed");
+        for index in 0..=DOUBTFUL_MAX {
+            // As if all receives were posted.
+            inbox.idle.clear();
+            let context = context(&inbox, index);
+            inbox.fail(&domain, context);
+        }
+        assert_eq!((inbox.doubtful.len(), &inbox.idle[..]), (DOUBTFUL_MAX, &[0][..]));
     }
 
     #[test]
