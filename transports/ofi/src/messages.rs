@@ -113,13 +113,14 @@ pub(crate) struct Inbox {
     receives: Vec<Receive>,
     /// Index of each receive by the address of its context.
     indices: BTreeMap<usize, usize>,
-    /// Indices of receives that are neither posted nor held; the last ones are posted first.
+    /// Indices of receives that are neither posted nor held nor doubtful; the last ones are posted
+    /// first.
     idle: Vec<usize>,
     /// Indices of receives whose buffers readers may still hold.
     held: Vec<usize>,
     /// Indices of receives that the provider has reported as failed, the oldest first. When a
-    /// connection breaks, `ofi_rxm` also reports receives that stay posted: its buffers still name
-    /// the receives that they once belonged to.
+    /// connection breaks, `ofi_rxm` reports a receive once for each range of the message that was
+    /// being read. A receive that was posted again in between would seem to fail, too.
     doubtful: Vec<usize>,
     /// Missing bytes and total bytes of each incomplete put.
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
@@ -341,7 +342,7 @@ mod tests {
         drop(other);
     }
 
-    /// `ofi_rxm` reports receives as failed that stay posted, and reports them several times.
+    /// `ofi_rxm` reports a failed receive several times.
     #[test]
     fn a_receive_that_is_reported_as_failed_is_not_posted_twice() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };
