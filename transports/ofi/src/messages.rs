@@ -111,6 +111,8 @@ struct Receive {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     receives: Vec<Receive>,
+    /// Number of receives that the lane needs; there is one more for each doubtful one.
+    needed: usize,
     /// Index of each receive by the address of its context.
     indices: BTreeMap<usize, usize>,
     /// Indices of receives that are neither posted nor held nor doubtful; the last ones are posted
@@ -133,24 +135,26 @@ impl Inbox {
     pub(crate) fn new(domain: &Arc<Domain>) -> Result<Inbox, TransportError> {
         let mut inbox = Inbox {
             receives: Vec::new(),
+            needed: POSTED,
             indices: BTreeMap::new(),
             idle: Vec::new(),
             held: Vec::new(),
             doubtful: Vec::new(),
             missing: BTreeMap::new(),
         };
-        inbox.grow(domain, POSTED)?;
+        inbox.grow(domain)?;
         Ok(inbox)
     }
 
     /// Adds receives, to be posted while buffers are held ([`Inbox::hold`]).
     pub(crate) fn permit_hold(&mut self, domain: &Arc<Domain>) -> Result<(), TransportError> {
-        self.grow(domain, POSTED + HELD_MAX)
+        self.needed = POSTED + HELD_MAX;
+        self.grow(domain)
     }
 
-    /// Adds receives until there are `count`.
-    fn grow(&mut self, domain: &Arc<Domain>, count: usize) -> Result<(), TransportError> {
-        for index in self.receives.len()..count {
+    /// Adds receives until there are enough.
+    fn grow(&mut self, domain: &Arc<Domain>) -> Result<(), TransportError> {
+        for index in self.receives.len()..self.needed + self.doubtful.len() {
             let bytes = HEAD_BYTES + PART_BYTES;
             let region = Region::allocate(PADDING + bytes)?.part(PADDING, bytes)?;
             let memory = Memory::register(domain, region, LOCAL).map_err(transport_error)?;
@@ -166,8 +170,7 @@ impl Inbox {
     /// Posts idle receives, as many as the provider takes, up to [`POSTED`].
     pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
         self.reclaim();
-        let others = self.held.len() + self.doubtful.len();
-        while self.receives.len() - others - self.idle.len() < POSTED
+        while self.posted() < POSTED
             && let Some(index) = self.idle.last()
         {
             let Receive { context, memory } = &self.receives[*index];
@@ -185,30 +188,41 @@ impl Inbox {
     /// [`Inbox::post`] posts the receive again, unless a reader holds its memory.
     pub(crate) fn take(&mut self, context: *mut fi_context2) -> bool {
         self.reclaim();
-        let Some(index) = self.posted(context) else { return false };
+        let Some(index) = self.find(context) else { return false };
         self.doubtful.retain(|doubtful| *doubtful != index);
         self.idle.push(index);
         true
     }
 
-    /// Takes in a report that a receive has failed. Another receive is posted instead; this one is
-    /// used again when it completes, or when it is the oldest of more than [`DOUBTFUL_MAX`].
+    /// Takes in a report that a receive has failed. Another receive is posted instead. This one is
+    /// used again if it completes after all, if it is the oldest of more than [`DOUBTFUL_MAX`], or
+    /// if there is no other receive and no memory for one.
     pub(crate) fn fail(&mut self, domain: &Arc<Domain>, context: *mut fi_context2) {
         self.reclaim();
-        let Some(index) = self.posted(context) else { return };
+        let Some(index) = self.find(context) else { return };
         if self.doubtful.contains(&index) {
             return;
         }
         self.doubtful.push(index);
-        let has_room = self.doubtful.len() <= DOUBTFUL_MAX;
-        // Without memory for another receive, the oldest one is used again, too.
-        if !has_room || self.grow(domain, self.receives.len() + 1).is_err() {
+        let is_full = self.doubtful.len() > DOUBTFUL_MAX;
+        let is_last = !is_full && self.grow(domain).is_err() && self.others() == 0;
+        if is_full || is_last {
             self.idle.push(self.doubtful.remove(0));
         }
     }
 
+    /// Returns the number of receives that are posted, as far as is known.
+    fn posted(&self) -> usize {
+        self.others() - self.held.len() - self.idle.len()
+    }
+
+    /// Returns the number of receives that are not doubtful.
+    fn others(&self) -> usize {
+        self.receives.len() - self.doubtful.len()
+    }
+
     /// Returns the index of the receive with this context, if the provider may have the receive.
-    fn posted(&self, context: *mut fi_context2) -> Option<usize> {
+    fn find(&self, context: *mut fi_context2) -> Option<usize> {
         let index = *self.indices.get(&context.addr())?;
         (!self.idle.contains(&index) && !self.held.contains(&index)).then_some(index)
     }
@@ -355,21 +369,36 @@ mod tests {
         for _ in 0..3 {
             inbox.fail(&domain, first);
         }
-        assert_eq!((&inbox.idle[..], &inbox.doubtful[..]), (&[POSTED][..], &[0][..]));
+        assert_eq!((&inbox.idle[..], inbox.posted()), (&[POSTED][..], 1));
         assert!(inbox.take(first), "the message of a receive that stayed posted is lost");
         assert!(!inbox.take(first), "a receive was taken twice");
-        assert_eq!((&inbox.idle[..], &inbox.doubtful[..]), (&[POSTED, 0][..], &[][..]));
+        assert_eq!((&inbox.idle[..], inbox.posted()), (&[POSTED, 0][..], 1));
         assert!(inbox.take(second) && inbox.hold(1).is_some());
         // Its memory is held no longer: it is idle.
         inbox.fail(&domain, second);
         assert!(inbox.doubtful.is_empty(), "a receive that is not posted has failed");
-        for index in 0..=DOUBTFUL_MAX {
-            // As if all receives were posted.
-            inbox.idle.clear();
-            let context = context(&inbox, index);
-            inbox.fail(&domain, context);
+        assert_eq!((inbox.idle.len(), inbox.posted()), (POSTED + 1, 0));
+    }
+
+    #[test]
+    fn failed_receives_cost_a_limited_number_of_buffers() {
+        let Some(info) = installed("tcp;ofi_rxm") else { return };
+        let domain = Domain::open(info, true).unwrap();
+        let mut inbox = Inbox::new(&domain).unwrap();
+        for completes in [true, false] {
+            for round in 0..3 * DOUBTFUL_MAX {
+                // As if one receive were posted, and the provider reported it as failed.
+                let index = inbox.idle.remove(0);
+                let context = inbox.receives[index].context.as_ptr();
+                inbox.fail(&domain, context);
+                assert!(!completes || inbox.take(context));
+                let most = if completes { POSTED + 1 } else { POSTED + DOUBTFUL_MAX };
+                assert!(inbox.receives.len() <= most, "{completes}, {round}");
+                assert!(inbox.others() >= POSTED && inbox.posted() == 0, "{completes}, {round}");
+            }
         }
-        assert_eq!((inbox.doubtful.len(), &inbox.idle[..]), (DOUBTFUL_MAX, &[0][..]));
+        inbox.permit_hold(&domain).unwrap();
+        assert_eq!(inbox.others(), POSTED + HELD_MAX);
     }
 
     #[test]
