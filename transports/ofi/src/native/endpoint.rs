@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use libc::{EAGAIN, ENOSYS, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
-    FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_MR_ENDPOINT,
-    FI_OPT_EFA_EMULATED_WRITE, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_SEND, FI_SOCKADDR,
-    FI_SOCKADDR_IB, FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close,
-    fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
-    fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_eq_attr,
-    fi_eq_err_entry, fi_eq_open, fi_eq_readerr, fi_getname, fi_getopt_bool, fi_mr_bind,
+    FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_EOTHER,
+    FI_MR_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE,
+    FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IB, FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert,
+    fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open,
+    fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind,
+    fi_eq_attr, fi_eq_err_entry, fi_eq_open, fi_eq_readerr, fi_getname, fi_getopt_bool, fi_mr_bind,
     fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_setname,
     fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
@@ -22,6 +22,8 @@ use super::{Domain, EFA, Info, Memory, OfiError, check, reason, shm};
 
 /// Room for a provider's address, in bytes: no provider has longer addresses.
 const ADDRESS_BYTES_MAX: usize = 512;
+/// Largest number of messages without a connection that posting one receive drops.
+const DROPPED_MAX: usize = 1 << 10;
 /// Longest error text of a provider, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -284,7 +286,26 @@ impl Endpoint {
         made.choose_name()?;
         // SAFETY: everything is bound.
         check(functions, "fi_enable", unsafe { fi_enable(made.raw) })?;
+        made.keep_connections();
         Ok(made)
+    }
+
+    /// Begins a connection of an endpoint of `ofi_rxm` to itself. When a long message meets its
+    /// receive, `ofi_rxm` looks up the message's connection. The table of connections is freed with
+    /// the last one (up to 2.6), and a look-up after that crashes the process.
+    fn keep_connections(&self) {
+        if !self.domain.info.is_rxm() {
+            return;
+        }
+        // The first send only begins the connection. If a provider took the message, the message
+        // would arrive without a head, and be dropped.
+        let begun = self.address().and_then(|address| self.insert(&address)).and_then(|own| {
+            // SAFETY: the message is empty, and a lane knows no request by a null context.
+            unsafe { self.send_ranges(&[], own, ptr::null_mut()) }
+        });
+        if let Err(error) = begun {
+            tracing::info!(%error, "an endpoint of ofi_rxm cannot connect to itself");
+        }
     }
 
     /// Gives an endpoint of `shm` a name that no other process gives.
@@ -382,6 +403,7 @@ impl Endpoint {
     }
 
     /// Posts a receive into all of `memory`. Returns false if the provider takes nothing now.
+    /// Messages whose senders have ended are dropped (see [`Endpoint::keep_connections`]).
     ///
     /// # Safety
     ///
@@ -392,10 +414,18 @@ impl Endpoint {
         context: *mut fi_context2,
     ) -> Result<bool, OfiError> {
         let (start, bytes) = (memory.region.start(), memory.region.bytes());
-        // SAFETY: the caller keeps the contract.
-        let returned =
-            unsafe { fi_recv(self.raw, start.cast(), bytes, memory.descriptor(), context.cast()) };
-        self.taken("fi_recv", returned)
+        for _ in 0..DROPPED_MAX {
+            // SAFETY: the caller keeps the contract.
+            let returned = unsafe {
+                fi_recv(self.raw, start.cast(), bytes, memory.descriptor(), context.cast())
+            };
+            // `ofi_rxm` has dropped a message whose connection is gone, and not posted the receive.
+            let has_dropped = returned == -(FI_EOTHER as ssize_t) && self.domain.info.is_rxm();
+            if !has_dropped {
+                return self.taken("fi_recv", returned);
+            }
+        }
+        Ok(false)
     }
 
     /// Sends all of `memory`. Returns false if the provider takes nothing now.
@@ -582,8 +612,74 @@ impl Drop for Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use ccl_memory::Region;
+
     use super::*;
+    use crate::native::LOCAL;
     use crate::provider::installed;
+
+    fn memory(domain: &Arc<Domain>, bytes: usize) -> Memory {
+        Memory::register(domain, Region::allocate(bytes).unwrap(), LOCAL).unwrap()
+    }
+
+    fn contexts<const N: usize>() -> [fi_context2; N] {
+        [const { fi_context2 { internal: [ptr::null_mut(); 8] } }; N]
+    }
+
+    /// Lets the endpoints make progress until `is_over` says so.
+    fn progress(
+        endpoints: &[&Endpoint],
+        mut is_over: impl FnMut(&Result<Option<Completion>, OfiError>) -> bool,
+    ) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !endpoints.iter().any(|endpoint| is_over(&endpoint.poll("a message"))) {
+            assert!(Instant::now() < end, "nothing has arrived");
+        }
+    }
+
+    /// Sends four messages for which one receive is posted, ends the sender, and sends another
+    /// message from another sender.
+    fn outlive_a_sender(domain: &Arc<Domain>, bytes: usize) {
+        let receiver = Endpoint::open(domain).unwrap();
+        let address = receiver.address().unwrap();
+        let (taken, mut received) = (memory(domain, bytes), contexts::<2>());
+        let (bytes, mut sent) = (memory(domain, bytes), contexts::<4>());
+        for (receive, count) in received.iter_mut().zip([4, 1]) {
+            let sender = Endpoint::open(domain).unwrap();
+            let to = sender.insert(&address).unwrap();
+            // SAFETY: memory and contexts stay until the endpoints are closed.
+            assert!(unsafe { receiver.recv(&taken, receive) }.unwrap());
+            let mut sends = sent.iter_mut().map(ptr::from_mut).take(count);
+            let (mut next, mut has_arrived) = (sends.next(), false);
+            progress(&[&sender, &receiver], |polled| {
+                if let Some(context) = next
+                    // SAFETY: as above.
+                    && unsafe { sender.send(&bytes, 0, to, context) }.unwrap()
+                {
+                    next = sends.next();
+                }
+                has_arrived |= polled.as_ref().unwrap().is_some_and(|one| one.is_arrival());
+                has_arrived && next.is_none()
+            });
+            drop(sender);
+            let end = Instant::now() + Duration::from_millis(100);
+            while Instant::now() < end {
+                assert!(receiver.poll("a message").unwrap().is_none());
+            }
+        }
+    }
+
+    /// `ofi_rxm` keeps a long message that meets no receive as the name of the sender's memory.
+    #[test]
+    fn long_messages_of_senders_that_have_ended_are_dropped() {
+        let Some(info) = installed("tcp;ofi_rxm") else { return };
+        let domain = Domain::open(info, true).unwrap();
+        for bytes in [100_000, 256 << 10] {
+            outlive_a_sender(&domain, bytes);
+        }
+    }
 
     #[test]
     fn an_address_that_is_cut_off_is_refused() {

@@ -310,6 +310,11 @@ impl Info {
         self.provider() == EFA
     }
 
+    /// Returns whether the provider is `ofi_rxm` above another provider.
+    pub(super) fn is_rxm(&self) -> bool {
+        self.provider().ends_with(";ofi_rxm")
+    }
+
     pub(crate) fn has(&self, caps: u64) -> bool {
         self.info().caps & caps == caps
     }
