@@ -29,6 +29,10 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// Smallest number of bytes that is worth a registration, as over verbs.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
+/// Smallest number of bytes that is worth a registration over a provider that uses the system's
+/// sockets. Such a provider sends from any memory, so a registration is only a few entries in
+/// tables of this process.
+const LIST_BYTES_MIN: usize = 64 << 10;
 
 /// Assumed bandwidth of a device that reports no link speed, in bytes per second.
 const USUAL_BYTES_PER_S: f64 = 1e9;
@@ -98,14 +102,15 @@ pub(crate) fn writes(info: &Info, options: &Options) -> bool {
 pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
     let layout = layout(info, options);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
+    let over_sockets = polls_sockets(&info.provider());
     Caps {
         mapped: false,
         ordered: false,
         redirects: false,
         acknowledged: writes && options.acknowledged,
         written_early: writes,
-        polls_by_system_call: polls_sockets(&info.provider()),
-        register_bytes_min: REGISTER_BYTES_MIN,
+        polls_by_system_call: over_sockets,
+        register_bytes_min: if over_sockets { LIST_BYTES_MIN } else { REGISTER_BYTES_MIN },
         message_bytes_max: info.endpoint().max_msg_size.min(most).clamp(1, MESSAGE_BYTES_MAX),
         depth_max: DEPTH_MAX,
         bandwidth_bytes_per_s: info.bytes_per_s().unwrap_or(USUAL_BYTES_PER_S),
