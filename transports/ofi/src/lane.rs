@@ -20,13 +20,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
-use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
+use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, Parts, TOKEN_BYTES};
 use crate::native::{
     Bell, COMPLETIONS_MAX, Completion, Completions, Domain, Endpoint, Failed, OfiError,
     transport_error,
 };
 use crate::peer::{Destination, Mode, Offer, Peer, PeerTimeouts, Waiting};
 use crate::posted::{Posted, lock};
+use crate::provider::is_segmented;
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
 
@@ -84,6 +85,8 @@ pub(crate) struct OfiLane {
     mode: Mode,
     /// Posted receives if puts are messages; none if puts are writes.
     inbox: Option<Inbox>,
+    /// Division of puts into messages.
+    parts: Parts,
     /// Lock that the lane holds for reading while it copies received bytes. Deregistration takes it
     /// for writing.
     fence: Arc<RwLock<()>>,
@@ -148,6 +151,7 @@ impl OfiLane {
             is_quiet: false,
             layout,
             inbox,
+            parts: Parts { is_segmented: is_segmented(domain.info()) },
             fence,
             shared: Vec::new(),
             buffers: Vec::new(),
@@ -236,7 +240,9 @@ impl OfiLane {
     /// all of it now, or the peer's addresses have not come. Returns true also if the peer is gone,
     /// or is lost because the put fails: the put then never completes.
     fn hand(&mut self, endpoint: EndpointId, write: &mut Write) -> bool {
-        let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, is_quiet, .. } = self;
+        let OfiLane {
+            posted, peers_max, peers, layout, inbox, parts, acknowledged, is_quiet, ..
+        } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
         let number = endpoint.0 as usize;
         let Some(Some(peer)) = peers.get_mut(number) else { return true };
@@ -254,7 +260,7 @@ impl OfiLane {
             // the same kind (control or data), and room is left for writes to other peers.
             None if peer.handed[kind] && !peer.answered[kind] => Ok(false),
             None => write_put(own, requests, *layout, (at, number), *acknowledged, write),
-            Some(_) => send_put(own, requests, (at, number), token, write),
+            Some(_) => send_put(own, requests, (at, number), token, (write, *parts)),
         };
         match handed {
             Ok(true) => {
@@ -604,11 +610,11 @@ fn send_put(
     requests: &mut Requests,
     (to, number): (u64, u32),
     token: [u8; TOKEN_BYTES],
-    write: &mut Write,
+    (write, parts): (&mut Write, Parts),
 ) -> Result<bool, TransportError> {
     let total = write.bytes();
     if write.handed == 0 {
-        write.request.divide(total.div_ceil(PART_BYTES));
+        write.request.divide(parts.count(total));
     }
     loop {
         let (offset, key) = write.remote;
@@ -621,9 +627,11 @@ fn send_put(
             offset: offset + write.handed as u64,
             total: total as u64,
         };
-        let request = write.next_request(total - write.handed <= PART_BYTES);
+        let rest = total - write.handed;
+        let bytes = parts.next(rest);
+        let request = write.next_request(bytes == rest);
         let (context, head) = requests.add_message(request, &head.encode())?;
-        let (ranges, count, bytes) = write.part(head);
+        let (ranges, count) = write.part(head, bytes);
         // SAFETY: as in `write_put`; the head stays with the request.
         let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, context) };
         if taken != Ok(true) {

@@ -123,6 +123,11 @@ pub(crate) fn is_limited(name: &str, major: u32) -> bool {
     name == LIMITED && major < LIMITED_BEFORE
 }
 
+/// Returns whether a provider divides messages of medium length into segments.
+pub(crate) fn is_segmented(info: &Info) -> bool {
+    info.is_rxm() && !is_limited(&info.provider(), info.version().0)
+}
+
 /// Lists the providers of the installed libfabric that have reliable datagram endpoints, the
 /// library's preferred one first.
 ///

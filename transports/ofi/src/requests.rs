@@ -10,7 +10,7 @@ use ccl_memory::Region;
 use libfabric_sys::fi_context2;
 
 use crate::memory::Registered;
-use crate::messages::{HEAD_BYTES, PART_BYTES};
+use crate::messages::HEAD_BYTES;
 use crate::native::{Domain, LOCAL, Memory, RANGES_MAX, Range, transport_error};
 
 /// Number of message heads in one registration of memory.
@@ -277,21 +277,21 @@ impl Write {
         self.ranges().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Returns the ranges of the next message: the head, then the bytes after `handed`, up to
-    /// [`PART_BYTES`]. Also returns the number of ranges, and the number of bytes after the head.
-    pub(crate) fn part(&self, head: Range) -> ([Range; RANGES_MAX], usize, usize) {
+    /// Returns the ranges of the next message: the head, then `bytes` bytes of the put. Also returns
+    /// the number of ranges.
+    pub(crate) fn part(&self, head: Range, bytes: usize) -> ([Range; RANGES_MAX], usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
         part[0] = head;
-        let (mut count, mut taken, mut skip) = (1, 0, self.handed);
+        let (mut count, mut left, mut skip) = (1, bytes, self.handed);
         for (start, bytes, descriptor) in self.ranges() {
-            let here = bytes.saturating_sub(skip).min(PART_BYTES - taken);
+            let here = bytes.saturating_sub(skip).min(left);
             if here > 0 {
                 part[count] = (start.wrapping_add(skip), here, *descriptor);
-                (count, taken) = (count + 1, taken + here);
+                (count, left) = (count + 1, left - here);
             }
             skip = skip.saturating_sub(*bytes);
         }
-        (part, count, taken)
+        (part, count)
     }
 
     /// Copies the bytes of the put to `to`, one range behind the other.

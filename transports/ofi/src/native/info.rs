@@ -311,7 +311,7 @@ impl Info {
     }
 
     /// Returns whether the provider is `ofi_rxm` above another provider.
-    pub(super) fn is_rxm(&self) -> bool {
+    pub(crate) fn is_rxm(&self) -> bool {
         self.provider().ends_with(";ofi_rxm")
     }
 
