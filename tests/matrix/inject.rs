@@ -5,7 +5,7 @@ use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
 use super::{Cell, Fault, INCONCLUSIVE, PER_HOST, RANKS};
 use ccl_core::types::{Collective, Rank};
 use ccl_harness::netns::{Host, Network};
-use ccl_harness::processes::{Ended, Processes, command};
+use ccl_harness::processes::{Ended, Processes, command, was_killed};
 use ccl_harness::skip;
 use ccl_harness::stranger;
 use rustix::process::Signal;
@@ -132,7 +132,13 @@ pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(
 /// Returns a short description of the result, or an error with the output of all ranks.
 pub(super) fn verdict(expected: &Expected, draw: &Draw, ended: &[Ended]) -> Result<String, String> {
     let reports: Vec<Option<Report>> = ended.iter().map(report).collect();
-    judge(expected, &reports).map_err(|error| {
+    // A rank that crashes after its report is wrong, too.
+    let crashed = ended.iter().position(|one| !one.status.success() && !was_killed(one));
+    let judged = match crashed {
+        Some(rank) => Err(format!("rank {rank} ended with {}", ended[rank].status)),
+        None => judge(expected, &reports),
+    };
+    judged.map_err(|error| {
         let outputs = ended.iter().enumerate();
         let outputs: String =
             outputs.map(|(rank, ended)| format!("\n--- rank {rank}: {}", ended.output)).collect();

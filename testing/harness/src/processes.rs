@@ -141,14 +141,19 @@ impl Processes {
         String::from_utf8_lossy(&self.0[index].output.lock().unwrap()).into_owned()
     }
 
-    /// Waits until a process has written `text`; panics after `within`.
+    /// Returns the outputs of all processes so far.
+    fn outputs(&self) -> String {
+        (0..self.0.len()).map(|index| format!("--- {index}:\n{}", self.output(index))).collect()
+    }
+
+    /// Waits until a process has written `text`; panics with all outputs after `within`.
     pub fn await_text(&self, index: usize, text: &str, within: Duration) {
         let start = Instant::now();
         while !self.output(index).contains(text) {
             assert!(
                 start.elapsed() < within,
-                "process {index} did not write {text:?}: {}",
-                self.output(index)
+                "process {index} did not write {text:?}:\n{}",
+                self.outputs()
             );
             thread::sleep(PAUSE);
         }
@@ -168,11 +173,7 @@ impl Processes {
                 match self.0[index].child.try_wait().unwrap() {
                     Some(status) => break status,
                     None if Instant::now() < deadline => thread::sleep(PAUSE),
-                    None => {
-                        let all =
-                            (0..self.0.len()).map(|i| format!("--- {i}:\n{}", self.output(i)));
-                        panic!("process {index} has not ended:\n{}", all.collect::<String>());
-                    }
+                    None => panic!("process {index} has not ended:\n{}", self.outputs()),
                 }
             });
         }
