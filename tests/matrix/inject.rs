@@ -10,7 +10,8 @@ use ccl_harness::skip;
 use ccl_harness::stranger;
 use rustix::process::Signal;
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -129,15 +130,25 @@ pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(
     Ok(())
 }
 
+/// Fails if a rank has crashed, even if it did so after its report.
+fn no_crash(expected: &Expected, ended: &[Ended]) -> Result<(), String> {
+    let is_to_die = |rank: Rank| match expected {
+        Expected::Fails(Failure { dead, outcasts, .. }) => {
+            dead.contains(&rank) && !outcasts.contains(&rank)
+        }
+        Expected::Completes => false,
+    };
+    let crashed = (0..).zip(ended).find(|(rank, one)| {
+        let is_expected = is_to_die(*rank) && was_killed(one);
+        !one.status.success() && !is_expected
+    });
+    crashed.map_or(Ok(()), |(rank, one)| Err(format!("rank {rank} ended with {}", one.status)))
+}
+
 /// Returns a short description of the result, or an error with the output of all ranks.
 pub(super) fn verdict(expected: &Expected, draw: &Draw, ended: &[Ended]) -> Result<String, String> {
     let reports: Vec<Option<Report>> = ended.iter().map(report).collect();
-    // A rank that crashes after its report is wrong, too.
-    let crashed = ended.iter().position(|one| !one.status.success() && !was_killed(one));
-    let judged = match crashed {
-        Some(rank) => Err(format!("rank {rank} ended with {}", ended[rank].status)),
-        None => judge(expected, &reports),
-    };
+    let judged = no_crash(expected, ended).and_then(|()| judge(expected, &reports));
     judged.map_err(|error| {
         let outputs = ended.iter().enumerate();
         let outputs: String =
@@ -394,4 +405,30 @@ fn slow_readers(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     });
     let readers: Vec<_> = readers.collect();
     readers.into_iter().map(|reader| u32::from(reader.join().is_ok())).sum()
+}
+
+#[test]
+fn a_rank_that_crashes_is_rejected() {
+    let failure = Failure {
+        at_ms: 0,
+        within_ms: 0,
+        dead: vec![1, 2],
+        outcasts: vec![2],
+        woken_ms: 0,
+        lead_max: 0,
+    };
+    let end = |rank: usize, status: i32| {
+        let statuses = (0..4).map(|of| if of == rank { status } else { 0 });
+        let ended = statuses.map(ExitStatus::from_raw);
+        ended.map(|status| Ended { status, output: String::new() }).collect::<Vec<Ended>>()
+    };
+    let fails = Expected::Fails(failure);
+    // Statuses as `wait` reports them: signals, and the exit code 101 of a panic.
+    let (killed, crashed, panicked) = (9, 11, 101 << 8);
+    assert_eq!(no_crash(&fails, &end(1, killed)), Ok(()));
+    for (rank, status) in [(0, killed), (2, killed), (1, crashed), (3, crashed), (0, panicked)] {
+        let error = no_crash(&fails, &end(rank, status)).unwrap_err();
+        assert!(error.starts_with(&format!("rank {rank} ended with ")), "{error}");
+    }
+    assert!(no_crash(&Expected::Completes, &end(1, killed)).is_err());
 }

@@ -37,9 +37,9 @@ const DOUBTFUL_MAX: usize = 16;
 /// Offset of a receive's buffer in its memory. With this offset, the payload of a rank's message,
 /// behind its head and the header of the links, begins at a cache line.
 const PADDING: usize = 64 - (HEAD_BYTES + HEADER_BYTES) % 64;
-/// Longest message, in bytes, that `ofi_rxm` sends at once.
+/// Longest message, in bytes, that `ofi_rxm` sends whole, by default.
 const EAGER_MAX: usize = 16 << 10;
-/// Longest message, in bytes, that `ofi_rxm` divides into segments.
+/// Longest message, in bytes, that `ofi_rxm` divides into segments, by default.
 const SEGMENTED_MAX: usize = 128 << 10;
 /// Largest number of incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since
 /// the peer's provider may report a put as done before all of it has arrived.
@@ -196,6 +196,10 @@ impl Inbox {
     }
 
     /// Posts idle receives, as many as the provider takes, up to [`POSTED`].
+    ///
+    /// # Errors
+    ///
+    /// When the provider returns an error, or has lost all receives.
     pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
         self.reclaim();
         while self.posted() < POSTED
@@ -205,6 +209,9 @@ impl Inbox {
             // SAFETY: memory and context live until the inbox is freed, after the endpoint is
             // closed. No reader holds the memory.
             if !unsafe { endpoint.recv(memory, context.as_ptr()) }? {
+                if self.posted() == 0 && endpoint.loses_receives() {
+                    return Err(OfiError::Deaf);
+                }
                 break;
             }
             self.idle.pop();
@@ -360,9 +367,14 @@ mod tests {
 
     #[test]
     fn a_part_is_not_divided_into_segments() {
-        for is_segmented in [false, true] {
-            let parts = Parts { is_segmented };
-            for total in (0..4 * PART_BYTES).step_by(509).chain([PART_BYTES, 2 * PART_BYTES]) {
+        // Totals whose last message has a length at a limit, or one byte less or more.
+        let at_limits = [EAGER_MAX, SEGMENTED_MAX, HEAD_BYTES + PART_BYTES]
+            .into_iter()
+            .flat_map(|message| message - 1..=message + 1)
+            .flat_map(|message| [0, PART_BYTES].map(|before| before + message - HEAD_BYTES));
+        for total in (0..4 * PART_BYTES).step_by(509).chain(at_limits) {
+            for is_segmented in [false, true] {
+                let parts = Parts { is_segmented };
                 let (mut rest, mut count) = (total, 0);
                 while rest > 0 {
                     let part = parts.next(rest);

@@ -123,7 +123,7 @@ pub(crate) fn is_limited(name: &str, major: u32) -> bool {
     name == LIMITED && major < LIMITED_BEFORE
 }
 
-/// Returns whether a provider divides messages of medium length into segments.
+/// Returns whether a provider divides messages of medium length into segments by default.
 pub(crate) fn is_segmented(info: &Info) -> bool {
     info.is_rxm() && !is_limited(&info.provider(), info.version().0)
 }
@@ -160,10 +160,14 @@ pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<I
     Ok(Info::offers(functions, name, false)?.into_iter().find(|offer| offer.provider() == name))
 }
 
-/// Returns the best offer of a provider of the installed library; none if there is none.
+/// Returns the best offer of a provider of the installed library; none if there is none. Fails if
+/// there is no library, although the suite that runs the test has installed one.
 #[cfg(test)]
 pub(crate) fn installed(name: &str) -> Option<Info> {
-    functions().and_then(|functions| best(functions, name)).ok().flatten()
+    let found = functions().and_then(|functions| best(functions, name));
+    let is_needed = std::env::var_os("FERROCCL_TEST_OFI").is_some();
+    assert!(found.is_ok() || !is_needed, "{found:?}");
+    found.ok().flatten()
 }
 
 /// Describes a provider by its offers; none if it offers nothing any more.

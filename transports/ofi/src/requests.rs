@@ -277,12 +277,12 @@ impl Write {
         self.ranges().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Returns the ranges of the next message: the head, then `bytes` bytes of the put. Also returns
+    /// Returns the ranges of the next message: the head, then `left` bytes of the put. Also returns
     /// the number of ranges.
-    pub(crate) fn part(&self, head: Range, bytes: usize) -> ([Range; RANGES_MAX], usize) {
+    pub(crate) fn part(&self, head: Range, mut left: usize) -> ([Range; RANGES_MAX], usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
         part[0] = head;
-        let (mut count, mut left, mut skip) = (1, bytes, self.handed);
+        let (mut count, mut skip) = (1, self.handed);
         for (start, bytes, descriptor) in self.ranges() {
             let here = bytes.saturating_sub(skip).min(left);
             if here > 0 {

@@ -37,9 +37,9 @@ pub(crate) struct Version {
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Runs the tests over every available version. Without `full`, the tests of the command `ferroccl`
-/// and of the collectives run over the newer version only: in the quick tier, the suite `library`
-/// runs them over the system's version.
+/// Runs the tests over every available version. Without `full`, the tests of endpoints, of the
+/// command `ferroccl` and of the collectives run over the newer version only: in the quick tier,
+/// other suites run them over the system's version.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     let (versions, lacks) = versions();
     for Version { name, directory } in &versions {
@@ -102,7 +102,7 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
     let users: &[&str] =
         &["--test", "cli", "--test", "integration", "--", "ofi::", "--skip", "software_providers"];
     let parts: &[&[&str]] = match full || directory.is_some() {
-        true => &[transport, users],
+        true => &[&["--lib", "--", "native::endpoint::"], transport, users],
         false => &[transport],
     };
     for arguments in parts {

@@ -22,7 +22,7 @@ use super::{Domain, EFA, Info, Memory, OfiError, check, reason, shm};
 
 /// Room for a provider's address, in bytes: no provider has longer addresses.
 const ADDRESS_BYTES_MAX: usize = 512;
-/// Largest number of messages without a connection that posting one receive drops.
+/// Largest number of messages that posting one receive drops.
 const DROPPED_MAX: usize = 1 << 10;
 /// Longest error text of a provider, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
@@ -290,17 +290,18 @@ impl Endpoint {
         Ok(made)
     }
 
-    /// Begins a connection of an endpoint of `ofi_rxm` to itself. When a long message meets its
-    /// receive, `ofi_rxm` looks up the message's connection. The table of connections is freed with
-    /// the last one (up to 2.6), and a look-up after that crashes the process.
+    /// Begins a connection of an endpoint of `ofi_rxm` over TCP to itself. When a long message
+    /// meets its receive, `ofi_rxm` looks up the message's connection. The table of 1,024
+    /// connections is freed with the last of them (up to 2.6), and a look-up after that crashes the
+    /// process. So the own connection keeps the table, which is enough for the first 1,023 peers.
+    /// Over other providers, nothing keeps `ofi_rxm` from using a connection that it has closed.
     fn keep_connections(&self) {
-        if !self.domain.info.is_rxm() {
+        if !self.domain.info.is_rxm_over_tcp() {
             return;
         }
-        // The first send only begins the connection. If a provider took the message, the message
-        // would arrive without a head, and be dropped.
+        // The first send only begins the connection.
         let begun = self.address().and_then(|address| self.insert(&address)).and_then(|own| {
-            // SAFETY: the message is empty, and a lane knows no request by a null context.
+            // SAFETY: the message is empty, and `ofi_rxm` uses no context (`FI_CONTEXT`).
             unsafe { self.send_ranges(&[], own, ptr::null_mut()) }
         });
         if let Err(error) = begun {
@@ -403,7 +404,8 @@ impl Endpoint {
     }
 
     /// Posts a receive into all of `memory`. Returns false if the provider takes nothing now.
-    /// Messages whose senders have ended are dropped (see [`Endpoint::keep_connections`]).
+    /// `ofi_rxm` over TCP drops messages whose senders have ended, instead of posting the receive
+    /// (see [`Endpoint::keep_connections`]); the receive is then posted again.
     ///
     /// # Safety
     ///
@@ -414,18 +416,27 @@ impl Endpoint {
         context: *mut fi_context2,
     ) -> Result<bool, OfiError> {
         let (start, bytes) = (memory.region.start(), memory.region.bytes());
-        for _ in 0..DROPPED_MAX {
+        for dropped in 0..DROPPED_MAX {
             // SAFETY: the caller keeps the contract.
             let returned = unsafe {
                 fi_recv(self.raw, start.cast(), bytes, memory.descriptor(), context.cast())
             };
-            // `ofi_rxm` has dropped a message whose connection is gone, and not posted the receive.
-            let has_dropped = returned == -(FI_EOTHER as ssize_t) && self.domain.info.is_rxm();
-            if !has_dropped {
-                return self.taken("fi_recv", returned);
+            if returned == -(FI_EOTHER as ssize_t) && self.domain.info.is_rxm_over_tcp() {
+                continue;
             }
+            if dropped > 0 {
+                tracing::info!(dropped, "messages whose senders have ended are dropped");
+            }
+            return self.taken("fi_recv", returned);
         }
         Ok(false)
+    }
+
+    /// Returns whether the provider loses a receive with each message that it drops, and with each
+    /// receive that fails, as `ofi_rxm` does before 2.0. Once all are lost, it takes no receive.
+    pub(crate) fn loses_receives(&self) -> bool {
+        let info = &self.domain.info;
+        info.is_rxm_over_tcp() && info.version().0 < 200
     }
 
     /// Sends all of `memory`. Returns false if the provider takes nothing now.
@@ -617,58 +628,53 @@ mod tests {
     use ccl_memory::Region;
 
     use super::*;
+    use crate::messages::Inbox;
     use crate::native::LOCAL;
     use crate::provider::installed;
 
-    fn memory(domain: &Arc<Domain>, bytes: usize) -> Memory {
-        Memory::register(domain, Region::allocate(bytes).unwrap(), LOCAL).unwrap()
+    /// Bytes of a message that `ofi_rxm` sends only when it has met its receive: more than
+    /// `FI_OFI_RXM_EAGER_LIMIT`.
+    const LONG_BYTES: usize = 1 << 20;
+
+    fn memory(domain: &Arc<Domain>) -> Memory {
+        Memory::register(domain, Region::allocate(LONG_BYTES).unwrap(), LOCAL).unwrap()
     }
 
     fn contexts<const N: usize>() -> [fi_context2; N] {
         [const { fi_context2 { internal: [ptr::null_mut(); 8] } }; N]
     }
 
-    /// Lets the endpoints make progress until `is_over` says so.
-    fn progress(
-        endpoints: &[&Endpoint],
-        mut is_over: impl FnMut(&Result<Option<Completion>, OfiError>) -> bool,
-    ) {
+    /// Sends long messages until the first of them has arrived, then ends the sender. Returns the
+    /// first message's data.
+    fn send_and_end(
+        (domain, receiver): (&Arc<Domain>, &Endpoint),
+        data: u64,
+        contexts: &mut [fi_context2],
+    ) -> u64 {
+        let content = memory(domain);
+        let sender = Endpoint::open(domain).unwrap();
+        let to = sender.insert(&receiver.address().unwrap()).unwrap();
+        let mut contexts = contexts.iter_mut().map(ptr::from_mut);
+        let (mut next, mut arrived) = (contexts.next(), None);
         let end = Instant::now() + Duration::from_secs(20);
-        while !endpoints.iter().any(|endpoint| is_over(&endpoint.poll("a message"))) {
+        while next.is_some() || arrived.is_none() {
             assert!(Instant::now() < end, "nothing has arrived");
-        }
-    }
-
-    /// Sends four messages for which one receive is posted, ends the sender, and sends another
-    /// message from another sender.
-    fn outlive_a_sender(domain: &Arc<Domain>, bytes: usize) {
-        let receiver = Endpoint::open(domain).unwrap();
-        let address = receiver.address().unwrap();
-        let (taken, mut received) = (memory(domain, bytes), contexts::<2>());
-        let (bytes, mut sent) = (memory(domain, bytes), contexts::<4>());
-        for (receive, count) in received.iter_mut().zip([4, 1]) {
-            let sender = Endpoint::open(domain).unwrap();
-            let to = sender.insert(&address).unwrap();
-            // SAFETY: memory and contexts stay until the endpoints are closed.
-            assert!(unsafe { receiver.recv(&taken, receive) }.unwrap());
-            let mut sends = sent.iter_mut().map(ptr::from_mut).take(count);
-            let (mut next, mut has_arrived) = (sends.next(), false);
-            progress(&[&sender, &receiver], |polled| {
-                if let Some(context) = next
-                    // SAFETY: as above.
-                    && unsafe { sender.send(&bytes, 0, to, context) }.unwrap()
-                {
-                    next = sends.next();
-                }
-                has_arrived |= polled.as_ref().unwrap().is_some_and(|one| one.is_arrival());
-                has_arrived && next.is_none()
-            });
-            drop(sender);
-            let end = Instant::now() + Duration::from_millis(100);
-            while Instant::now() < end {
-                assert!(receiver.poll("a message").unwrap().is_none());
+            if let Some(context) = next
+                // SAFETY: memory and contexts stay until the endpoint is closed.
+                && unsafe { sender.send(&content, data, to, context) }.unwrap()
+            {
+                next = contexts.next();
             }
+            sender.poll("a message").unwrap();
+            let found = receiver.poll("a message").unwrap().filter(Completion::is_arrival);
+            arrived = arrived.or(found.map(|found| found.data));
         }
+        drop(sender);
+        let end = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < end {
+            assert!(receiver.poll("a message").unwrap().is_none());
+        }
+        arrived.unwrap()
     }
 
     /// `ofi_rxm` keeps a long message that meets no receive as the name of the sender's memory.
@@ -676,9 +682,34 @@ mod tests {
     fn long_messages_of_senders_that_have_ended_are_dropped() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };
         let domain = Domain::open(info, true).unwrap();
-        for bytes in [100_000, 256 << 10] {
-            outlive_a_sender(&domain, bytes);
+        let (taken, mut received, mut sent) = (memory(&domain), contexts::<3>(), contexts::<40>());
+        let receiver = Endpoint::open(&domain).unwrap();
+        for (data, count) in [(0, 40), (1, 40), (2, 1)] {
+            let context = &raw mut received[data];
+            // SAFETY: memory and contexts stay until the endpoint is closed.
+            assert!(unsafe { receiver.recv(&taken, context) }.unwrap());
+            let data = data as u64;
+            assert_eq!(send_and_end((&domain, &receiver), data, &mut sent[..count]), data);
         }
+    }
+
+    #[test]
+    fn an_endpoint_can_lose_all_its_receives() {
+        let Some(info) = installed("tcp;ofi_rxm") else { return };
+        let domain = Domain::open(info, true).unwrap();
+        let (taken, mut received, mut sent) = (memory(&domain), contexts::<8>(), contexts::<40>());
+        let mut inbox = Inbox::new(&domain).unwrap();
+        let receiver = Endpoint::open(&domain).unwrap();
+        let all_posted = received.iter_mut().all(|context| {
+            // SAFETY: memory and contexts stay until the endpoint is closed.
+            let is_posted = unsafe { receiver.recv(&taken, context) }.unwrap();
+            if is_posted {
+                send_and_end((&domain, &receiver), 0, &mut sent);
+            }
+            is_posted
+        });
+        assert_eq!(all_posted, !receiver.loses_receives());
+        assert_eq!(inbox.post(&receiver), if all_posted { Ok(()) } else { Err(OfiError::Deaf) });
     }
 
     #[test]

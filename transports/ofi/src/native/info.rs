@@ -315,6 +315,12 @@ impl Info {
         self.provider().ends_with(";ofi_rxm")
     }
 
+    /// Returns whether the provider is `ofi_rxm` above `tcp`. Only there, the connections of an
+    /// endpoint share their receives by default.
+    pub(super) fn is_rxm_over_tcp(&self) -> bool {
+        self.is_rxm() && self.provider().contains("tcp")
+    }
+
     pub(crate) fn has(&self, caps: u64) -> bool {
         self.info().caps & caps == caps
     }

@@ -45,6 +45,12 @@ pub enum OfiError {
         /// The provider's text.
         detail: String,
     },
+    /// An endpoint receives nothing any more.
+    #[error(
+        "ofi_rxm has lost all receives to messages of processes that have ended: use libfabric \
+         1.18 or later, or a new communicator"
+    )]
+    Deaf,
 }
 
 /// Returns the library's functions.
@@ -81,7 +87,7 @@ pub(crate) fn transport_error(error: OfiError) -> TransportError {
             let reason = format!("{reason}, the provider says: {detail}");
             TransportError::Os { call, code, reason, advice }
         }
-        OfiError::Library(error) => {
+        error @ (OfiError::Library(_) | OfiError::Deaf) => {
             let (what, reason) = ("libfabric".to_owned(), error.to_string());
             TransportError::Unusable { what, reason }
         }
