@@ -71,6 +71,13 @@ pub trait Fixture {
         true
     }
 
+    /// Returns the largest number of bytes of a put that the lanes leave in a receive buffer, if
+    /// they leave any there. Fixtures whose lanes send longer puts as several messages return less
+    /// than by default.
+    fn buffered_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Kills a side as a crash would, without a farewell. Returns false if that cannot be done; the
     /// suite then drops the side's lane.
     fn kill(&self, side: usize) -> bool {

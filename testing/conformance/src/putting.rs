@@ -461,15 +461,14 @@ fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks the bytes of several puts at once. Some of these puts stay in receive buffers; a lane may
-/// leave only short ones there. In every other round, buffers of the round before are still held.
+/// Checks the bytes of several puts at once. Some of these puts stay in receive buffers. In every
+/// other round, the buffers of the round before are still held.
 fn buffers(fixture: &dyn Fixture) -> Outcome {
     const PUTS: usize = 8;
-    const SHORT: usize = 1000;
     let most = fixture.device(0).caps().message_bytes_max.min(70_000);
     let pair = &mut Pair::new(fixture, PUTS * most)?;
     let mut held: Vec<(Region, Vec<u8>)> = Vec::new();
-    for (round, bytes) in [most, SHORT.min(most), most, 64.min(most)].into_iter().enumerate() {
+    for (round, bytes) in [most, 1000.min(most), most, 64.min(most)].into_iter().enumerate() {
         // Puts to `memory` may stay in buffers. The first and the last put are partly outside it.
         let (key, offset) = (pair.ends[1].inbox_key, bytes / 2);
         let memory = LocalSlice { key, offset, bytes: (PUTS - 1) * bytes };
@@ -500,7 +499,7 @@ fn buffers(fixture: &dyn Fixture) -> Outcome {
             let again = to.lane.receive_buffer(to.endpoint, at as u32);
             ensure!(again.is_none(), "put {at} of round {round} is in two buffers");
         }
-        let may_be_none = !held.is_empty() || bytes > SHORT;
+        let may_be_none = !held.is_empty() || bytes > fixture.buffered_bytes_max();
         ensure!(may_be_none || !new.is_empty(), "no put of round {round} is in a buffer");
         for (buffer, text) in &held {
             ensure!(bytes_of(buffer)? == *text, "round {round} has changed a held buffer");

@@ -132,6 +132,8 @@ impl OfiLane {
         (mode, layout): (Mode, Layout),
         patience: PeerTimeouts,
     ) -> Result<OfiLane, TransportError> {
+        let info = domain.info();
+        let parts = Parts { is_segmented: is_segmented(&info.provider(), info.version().0) };
         let inbox = if mode.writes { None } else { Some(Inbox::new(domain)?) };
         // The head of a message has room for the number of any peer.
         let peers_max = if mode.writes { layout.peers_max() } else { usize::MAX };
@@ -141,7 +143,7 @@ impl OfiLane {
             peers_max,
             process: rustix::process::getpid(),
             acknowledged: caps.acknowledged,
-            is_done_early: !mode.writes || !domain.info().suits_writes(),
+            is_done_early: !mode.writes || !info.suits_writes(),
             patience,
             mode,
             memory: MemoryTable::new(registry, caps),
@@ -151,7 +153,7 @@ impl OfiLane {
             is_quiet: false,
             layout,
             inbox,
-            parts: Parts { is_segmented: is_segmented(domain.info()) },
+            parts,
             fence,
             shared: Vec::new(),
             buffers: Vec::new(),

@@ -123,9 +123,10 @@ pub(crate) fn is_limited(name: &str, major: u32) -> bool {
     name == LIMITED && major < LIMITED_BEFORE
 }
 
-/// Returns whether a provider divides messages of medium length into segments by default.
-pub(crate) fn is_segmented(info: &Info) -> bool {
-    info.is_rxm() && !is_limited(&info.provider(), info.version().0)
+/// Returns whether a provider of this major version divides messages of medium length into segments
+/// by default.
+pub(crate) fn is_segmented(name: &str, major: u32) -> bool {
+    name.ends_with(";ofi_rxm") && !is_limited(name, major)
 }
 
 /// Lists the providers of the installed libfabric that have reliable datagram endpoints, the
@@ -220,6 +221,15 @@ mod tests {
         assert!(EAGER_LIMIT.1.parse::<usize>().unwrap() >= HEAD_BYTES + PART_BYTES);
         assert!(is_limited("tcp;ofi_rxm", 117));
         assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));
+    }
+
+    #[test]
+    fn ofi_rxm_divides_messages_except_over_tcp_before_1_20() {
+        for name in ["tcp;ofi_rxm", "verbs;ofi_rxm"] {
+            assert!(is_segmented(name, 120) && is_segmented(name, 205), "{name}");
+        }
+        assert!(is_segmented("verbs;ofi_rxm", 117) && !is_segmented("tcp;ofi_rxm", 117));
+        assert!(!is_segmented("tcp", 205) && !is_segmented("shm", 205));
     }
 
     #[test]

@@ -24,6 +24,8 @@ use super::{Domain, EFA, Info, Memory, OfiError, check, reason, shm};
 const ADDRESS_BYTES_MAX: usize = 512;
 /// Largest number of messages that posting one receive drops.
 const DROPPED_MAX: usize = 1 << 10;
+/// First major version of `tcp;ofi_rxm` that keeps its receives: that of libfabric 2.0.
+const KEEPS_RECEIVES: u32 = 200;
 /// Longest error text of a provider, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -436,7 +438,7 @@ impl Endpoint {
     /// receive that fails, as `ofi_rxm` does before 2.0. Once all are lost, it takes no receive.
     pub(crate) fn loses_receives(&self) -> bool {
         let info = &self.domain.info;
-        info.is_rxm_over_tcp() && info.version().0 < 200
+        info.is_rxm_over_tcp() && info.version().0 < KEEPS_RECEIVES
     }
 
     /// Sends all of `memory`. Returns false if the provider takes nothing now.

@@ -310,15 +310,10 @@ impl Info {
         self.provider() == EFA
     }
 
-    /// Returns whether the provider is `ofi_rxm` above another provider.
-    pub(crate) fn is_rxm(&self) -> bool {
-        self.provider().ends_with(";ofi_rxm")
-    }
-
     /// Returns whether the provider is `ofi_rxm` above `tcp`. Only there, the connections of an
     /// endpoint share their receives by default.
     pub(super) fn is_rxm_over_tcp(&self) -> bool {
-        self.is_rxm() && self.provider().contains("tcp")
+        self.provider() == "tcp;ofi_rxm"
     }
 
     pub(crate) fn has(&self, caps: u64) -> bool {

@@ -16,6 +16,7 @@ use ccl_transport_ofi::{OfiTransport, Options, providers};
 struct Ofi {
     devices: [Arc<dyn Device>; 2],
     other: Option<RemoteProcess>,
+    buffered_bytes_max: usize,
 }
 
 /// Opens a device of a provider that runs anywhere.
@@ -29,7 +30,11 @@ fn open(provider: &str, options: &Options) -> Arc<dyn Device> {
 
 impl Ofi {
     fn new(provider: &str, options: &Options) -> Ofi {
-        Ofi { devices: [(), ()].map(|()| open(provider, options)), other: None }
+        let devices = [(), ()].map(|()| open(provider, options));
+        // A message of more than 16 KiB would be divided by the provider, so the transport sends
+        // several messages.
+        let buffered_bytes_max = if is_segmented(provider) { 16_000 } else { usize::MAX };
+        Ofi { devices, other: None, buffered_bytes_max }
     }
 
     /// Opens devices of the provider `shm` in two processes. In a single process, libfabric crashes
@@ -40,7 +45,8 @@ impl Ofi {
     fn shm(options: &Options, other: &str) -> Ofi {
         let own = open("shm", options);
         let other = RemoteProcess::start(other, own.caps());
-        Ofi { devices: [own, Arc::new(other.device())], other: Some(other) }
+        let devices: [Arc<dyn Device>; 2] = [own, Arc::new(other.device())];
+        Ofi { devices, other: Some(other), buffered_bytes_max: usize::MAX }
     }
 }
 
@@ -60,6 +66,10 @@ impl Fixture for Ofi {
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         knock(first_location(address).unwrap(), bytes);
         true
+    }
+
+    fn buffered_bytes_max(&self) -> usize {
+        self.buffered_bytes_max
     }
 
     fn kill(&self, side: usize) -> bool {
@@ -85,6 +95,15 @@ const WITHDRAWN: &str = "a put under way writes nothing to deregistered memory";
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
+}
+
+/// Returns whether the provider is `ofi_rxm` above `tcp`, and divides messages into segments, as it
+/// does since libfabric 1.20.
+fn is_segmented(provider: &str) -> bool {
+    let all = providers().unwrap_or_default();
+    let found = all.iter().find(|found| found.name == provider && provider == "tcp;ofi_rxm");
+    let major = found.and_then(|found| found.version.split('.').next()?.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 120)
 }
 
 /// Returns whether libfabric has this provider, and the provider moves the memory of accelerators.
