@@ -53,15 +53,23 @@ impl<S> TwoSides<S> {
 }
 
 impl TwoSides<SoftProvider> {
-    /// Returns two sides with libfabric providers like AWS's.
+    /// Returns two sides with libfabric providers like AWS's, whose adapters write.
     fn ofi() -> TwoSides<SoftProvider> {
+        TwoSides::over(false)
+    }
+
+    /// Returns two sides with such providers. If they emulate writes, puts are messages.
+    fn over(emulates_writes: bool) -> TwoSides<SoftProvider> {
         let options = ccl_transport_ofi::Options {
             interfaces: "127.0.0.1".to_owned(),
             acknowledged: true,
             ..ccl_transport_ofi::Options::default()
         };
         let transport = OfiTransport::over(ccl_soft_ofi::functions(), "efa", options);
-        let soft = |seed| SoftProvider::new(ccl_soft_ofi::Limits::efa(seed));
+        let soft = |seed| {
+            let limits = ccl_soft_ofi::Limits::efa(seed);
+            SoftProvider::new(ccl_soft_ofi::Limits { emulates_writes, ..limits })
+        };
         TwoSides::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
             (soft.device(), transport.open(&DeviceId(soft.device())).unwrap())
         })
@@ -456,18 +464,24 @@ fn rails_over_rdma_pass_the_suite_of_transports() {
 
 #[test]
 fn rails_over_libfabric_pass_the_suite_of_transports() {
-    let report = run(|| Box::new(TwoSides::ofi()));
-    println!("{report}");
-    assert!(report.passed(), "{report}");
+    for emulates_writes in [false, true] {
+        let report = run(|| Box::new(TwoSides::over(emulates_writes)));
+        println!("{report}");
+        assert!(report.passed(), "emulates writes: {emulates_writes}: {report}");
+    }
 }
 
 #[test]
 fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
-    for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+    let rails = [(0, 0), (0, 1), (1, 0), (1, 1)];
+    for (at, emulates_writes) in rails.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+        let (side, rail) = at;
         for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
-            let context = format!("provider {rail} of side {side}, {fault:?}");
-            let mut pair = Pair::over(TwoSides::ofi());
-            let failure = pair.fails_over((side, rail), &context, |soft| soft.fail_next(fault));
+            let context = format!(
+                "provider {rail} of side {side}, emulates writes: {emulates_writes}, {fault:?}"
+            );
+            let mut pair = Pair::over(TwoSides::over(emulates_writes));
+            let failure = pair.fails_over(at, &context, |soft| soft.fail_next(fault));
             assert!(!failure.is_empty(), "{context}");
         }
     }

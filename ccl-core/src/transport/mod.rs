@@ -109,7 +109,9 @@ pub struct Caps {
     /// shows that the message is complete.
     pub written_early: bool,
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
-    /// connection ends earlier. A put that is not done can then be repeated over another path.
+    /// connection ends earlier. A put that is not done can then be repeated over another path. If
+    /// puts are messages, the data are then in a receive buffer of the peer's lane, whose next poll
+    /// takes them in.
     pub acknowledged: bool,
     /// True if a [`Lane::poll`] that finds nothing makes system calls, so that it takes longer than
     /// a reading of the clock.

@@ -76,7 +76,7 @@ pub(crate) struct OfiLane {
     /// [`OfiLane::check`].
     is_quiet: bool,
     layout: Layout,
-    /// True if a write is done only when the peer has it.
+    /// True if a put is done only when the peer has it.
     acknowledged: bool,
     /// True if the provider may report a put as done before the peer's provider has the put. Such a
     /// put can be lost if an endpoint closes early, or a connection of the provider breaks.
@@ -262,7 +262,10 @@ impl OfiLane {
             // the same kind (control or data), and room is left for writes to other peers.
             None if peer.handed[kind] && !peer.answered[kind] => Ok(false),
             None => write_put(own, requests, *layout, (at, number), *acknowledged, write),
-            Some(_) => send_put(own, requests, (at, number), token, (write, *parts)),
+            Some(_) => {
+                let how = (*parts, *acknowledged);
+                send_put(own, requests, (at, number), token, how, write)
+            }
         };
         match handed {
             Ok(true) => {
@@ -612,7 +615,8 @@ fn send_put(
     requests: &mut Requests,
     (to, number): (u64, u32),
     token: [u8; TOKEN_BYTES],
-    (write, parts): (&mut Write, Parts),
+    (parts, acknowledged): (Parts, bool),
+    write: &mut Write,
 ) -> Result<bool, TransportError> {
     let total = write.bytes();
     if write.handed == 0 {
@@ -635,7 +639,7 @@ fn send_put(
         let (context, head) = requests.add_message(request, &head.encode())?;
         let (ranges, count) = write.part(head, bytes);
         // SAFETY: as in `write_put`; the head stays with the request.
-        let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, context) };
+        let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, acknowledged, context) };
         if taken != Ok(true) {
             write.take_back(requests.end(context));
             return taken.map_err(transport_error);

@@ -304,7 +304,7 @@ impl Endpoint {
         // The first send only begins the connection.
         let begun = self.address().and_then(|address| self.insert(&address)).and_then(|own| {
             // SAFETY: the message is empty, and `ofi_rxm` uses no context (`FI_CONTEXT`).
-            unsafe { self.send_ranges(&[], own, ptr::null_mut()) }
+            unsafe { self.send_ranges(&[], own, false, ptr::null_mut()) }
         });
         if let Err(error) = begun {
             tracing::info!(%error, "an endpoint of ofi_rxm cannot connect to itself");
@@ -480,8 +480,8 @@ impl Endpoint {
         self.taken("fi_writedata", returned)
     }
 
-    /// Sends ranges, one behind the other, as one message. Returns false if the provider takes
-    /// nothing now.
+    /// Sends ranges, one behind the other, as one message. An `acknowledged` message is done only
+    /// when it is in a receive of the peer. Returns false if the provider takes nothing now.
     ///
     /// # Safety
     ///
@@ -490,6 +490,7 @@ impl Endpoint {
         &self,
         ranges: &[Range],
         to: u64,
+        acknowledged: bool,
         context: *mut fi_context2,
     ) -> Result<bool, OfiError> {
         let mut local = Local::new(ranges);
@@ -501,8 +502,9 @@ impl Endpoint {
             context: context.cast(),
             data: 0,
         };
+        let flags = if acknowledged { FI_DELIVERY_COMPLETE } else { 0 };
         // SAFETY: the caller keeps the contract; the message itself is read before this returns.
-        let returned = unsafe { fi_sendmsg(self.raw, &raw const message, 0) };
+        let returned = unsafe { fi_sendmsg(self.raw, &raw const message, flags) };
         self.taken("fi_sendmsg", returned)
     }
 

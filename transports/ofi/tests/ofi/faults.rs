@@ -28,8 +28,13 @@ fn kinds(name: &'static str) -> [Limits; 3] {
 
 /// Returns two sides over a provider. The returned provider and proxy must outlive the sides.
 fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
+    sides_with(limits, Options::default())
+}
+
+/// Returns what [`sides`] returns, with these options.
+fn sides_with(limits: &Limits, options: Options) -> ((SoftProvider, Proxy), [Side; 2]) {
     let provider = SoftProvider::new(limits.clone());
-    let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
+    let options = Options { interfaces: "lo".to_owned(), ..options };
     let transport = OfiTransport::over(functions(), limits.name, options);
     let (sides, proxy) = joined(&transport, &provider.device(), BYTES);
     ((provider, proxy), sides)
@@ -100,6 +105,28 @@ fn requests_wait_until_the_provider_takes_them() {
             assert_eq!(arrived, Vec::from_iter([1].into_iter().chain(100..120)));
             sides[1].events.retain(|event| matches!(event, Event::Arrived { immediate: 1, .. }));
         }
+        leave(&mut sides);
+    }
+}
+
+/// Several adapters act as one only if their puts are not done too early. An adapter that cannot
+/// write delivers messages before they are done, if it is asked to.
+#[test]
+fn acknowledged_messages_of_an_adapter_are_not_done_before_they_arrive() {
+    let emulates = Limits { emulates_writes: true, is_done_early: true, ..Limits::efa(3) };
+    for acknowledged in [false, true] {
+        let options = Options { acknowledged, ..Options::default() };
+        let ((provider, _proxy), mut sides) = sides_with(&emulates, options);
+        assert_eq!(sides[0].device.caps().acknowledged, acknowledged);
+        exchange(&mut sides, 1);
+        provider.set(Condition::Still);
+        (100..120).for_each(|id| sides[0].put(id));
+        let Side { lane, events, .. } = &mut sides[0];
+        (0..100).for_each(|_| lane.poll(now(), events).unwrap());
+        let done = events.iter().filter(|event| matches!(event, Event::Done { id: 100.. })).count();
+        assert_eq!(done == 0, acknowledged, "{done} puts are done early");
+        provider.set(Condition::Good);
+        until(&mut sides, "all puts arrive", |sides| sides[1].arrived().len() == 21);
         leave(&mut sides);
     }
 }
