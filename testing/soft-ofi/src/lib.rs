@@ -102,6 +102,10 @@ pub enum Fault {
     FailsLate(c_int),
     /// The request completes without an error, but nothing arrives.
     Vanishes,
+    /// The request never completes, and nothing arrives.
+    Hangs,
+    /// The request arrives, but never completes.
+    HangsLate,
 }
 
 /// State of a whole provider.

@@ -82,7 +82,8 @@ impl Network {
         match request.fault {
             Some(Fault::Fails(error)) => return Outcome::Failed(error),
             Some(Fault::Vanishes) => return Outcome::Arrived,
-            Some(Fault::FailsLate(_)) | None => {}
+            Some(Fault::Hangs) => return Outcome::Stays,
+            Some(Fault::FailsLate(_) | Fault::HangsLate) | None => {}
         }
         if self.endpoints.get(&request.to).is_none_or(|to| !to.is_enabled) {
             return Outcome::Failed(EHOSTUNREACH);
@@ -93,6 +94,10 @@ impl Network {
         };
         match (done, request.fault) {
             (Outcome::Arrived, Some(Fault::FailsLate(error))) => Outcome::Failed(error),
+            (Outcome::Arrived, Some(Fault::HangsLate)) => {
+                request.is_told = true;
+                Outcome::Arrived
+            }
             (done, _) => done,
         }
     }

@@ -24,7 +24,7 @@ use crate::provider::{
 use crate::tag::Layout;
 
 /// Protocol between the two sides; the version changes with every change of their messages.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 7);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 8);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;

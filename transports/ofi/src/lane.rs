@@ -270,7 +270,7 @@ impl OfiLane {
         match handed {
             Ok(true) => {
                 peer.handed[kind] = true;
-                peer.sent += u64::from(write.immediate.is_some());
+                peer.traffic.sent += u64::from(write.immediate.is_some());
                 true
             }
             Ok(false) => false,
@@ -392,17 +392,17 @@ impl OfiLane {
             if let Ok(peer) = self.peer(endpoint)
                 && peer.lost.is_none()
             {
-                peer.arrived += 1;
+                peer.traffic.arrived += 1;
                 events.push(Event::Arrived { endpoint, immediate, bytes });
             }
             return;
         }
         let Some(ended) = requests.end(context) else { return };
-        if !ended.count_end() {
-            return;
-        }
+        let is_last = ended.count_end();
         let Request { endpoint, id, is_control, .. } = ended;
-        if let Ok(peer) = self.peer(endpoint) {
+        let Ok(peer) = self.peer(endpoint) else { return };
+        peer.traffic.completed += 1;
+        if is_last {
             let kind = usize::from(is_control);
             (peer.outstanding[kind], peer.answered[kind]) = (peer.outstanding[kind] - 1, true);
             // A put to a lost peer is never done, even if all its messages are.
@@ -430,6 +430,7 @@ impl OfiLane {
         // Endpoints are not connected: only the token tells the peer from a stranger.
         let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
         let Some(peer) = peer.filter(is_peers) else { return };
+        peer.traffic.parts += 1;
         let named = |shared: &&SharedMemory| (shared.endpoint, shared.key) == (endpoint, head.mr());
         let Some(named) = shared.iter().find(named) else {
             // If puts were writes, a write with this key would fail, too.
@@ -440,7 +441,7 @@ impl OfiLane {
             && let Some(immediate) = head.immediate
             && let Some(region) = inbox.hold(bytes)
         {
-            peer.arrived += 1;
+            peer.traffic.arrived += 1;
             buffers.push((endpoint, immediate, region));
             return events.push(Event::Arrived { endpoint, immediate, bytes });
         }
@@ -455,7 +456,7 @@ impl OfiLane {
         }
         match (inbox.count(endpoint, &head, bytes as u64), head.immediate) {
             (Ok(Some(bytes)), Some(immediate)) => {
-                peer.arrived += 1;
+                peer.traffic.arrived += 1;
                 events.push(Event::Arrived { endpoint, immediate, bytes: bytes as usize });
             }
             (Ok(_), _) => {}
@@ -519,7 +520,7 @@ impl OfiLane {
             if let Some(own) = endpoints.get(number / self.peers_max) {
                 peer.receive_messages(now, &self.patience, (own, self.peers_max), &mut notes);
                 if self.is_done_early {
-                    peer.report_sent(now);
+                    peer.report_counts(now);
                     peer.miss(now);
                 }
             }

@@ -26,10 +26,10 @@ const REASON_CHARS_MAX: usize = 200;
 /// Interval at which the number of sent immediates is reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Number of consecutive reports of a peer after which this side gives the peer up, if each report
-/// counts more immediates than have arrived here, and no immediate arrives in between. A peer that
-/// reports is running, so its provider makes progress: the missing immediates are lost, not late.
+/// shows that puts in either direction are not complete, and nothing completes in between. A peer
+/// that reports is running, so its provider makes progress: what is missing is lost, not late.
 const MISSING_TELLS: u32 = 10;
-/// Largest number of times that one count of sent immediates is reported to a peer. The peer needs
+/// Largest number of times that the same counts are reported to a peer. The peer needs
 /// [`MISSING_TELLS`] reports to see a loss, but counts all reports that came since its last poll as
 /// one. So more than `MISSING_TELLS` reports are sent.
 const TELLS_MAX: u32 = 60;
@@ -43,18 +43,27 @@ pub(crate) struct PeerTimeouts {
     pub(crate) joined: Duration,
 }
 
-/// Number of immediates, and the reports that were made while it stayed the same.
-#[derive(Clone, Copy, Debug)]
-struct CountReport {
-    count: u64,
+/// Numbers of what has gone over a link so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Number of immediates that were sent.
+    pub(crate) sent: u64,
+    /// Number of immediates that have arrived.
+    pub(crate) arrived: u64,
+    /// Number of requests to the peer that have completed. A put can be several requests.
+    pub(crate) completed: u64,
+    /// Number of the peer's messages that have come; only messages that are parts of puts count.
+    pub(crate) parts: u64,
+}
+
+/// Traffic of a link, and the reports that were made while it stayed the same.
+#[derive(Clone, Copy, Debug, Default)]
+struct TrafficReport {
+    traffic: Traffic,
     /// Number of reports.
     times: u32,
     /// Time of the last report.
     at: Instant,
-}
-
-impl CountReport {
-    const NONE: CountReport = CountReport { count: 0, times: 0, at: Instant::ZERO };
 }
 
 /// First message of a side to its peer.
@@ -166,21 +175,16 @@ pub(crate) struct Peer {
     pub(crate) handed: [bool; 2],
     /// True once a put is done; one value for data, and one for control.
     pub(crate) answered: [bool; 2],
-    /// Number of immediates that were sent.
-    pub(crate) sent: u64,
-    /// Number of immediates that have arrived.
-    pub(crate) arrived: u64,
+    pub(crate) traffic: Traffic,
     /// Number of immediates that the peer has sent, according to its farewell; none before it.
     leaves: Option<u64>,
-    /// Number of immediates that the peer has sent, according to its last report.
-    claimed: u64,
-    /// True if the peer has reported since the last check.
-    has_new_report: bool,
-    /// This side's reports of the immediates that it has sent.
-    sent_report: CountReport,
-    /// Number of immediates that have arrived, and number of the peer's reports that count more
-    /// immediates. After an arrival, the next report counts as the first.
-    missing: CountReport,
+    /// Numbers of immediates that the peer has sent, and that have arrived there, according to a
+    /// report that came since the last check.
+    news: Option<(u64, u64)>,
+    /// This side's reports to the peer.
+    told: TrafficReport,
+    /// The peer's reports that show that puts are not complete.
+    missing: TrafficReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,
     /// Time and reason of the end of the TCP connection.
@@ -221,13 +225,11 @@ impl Peer {
             outstanding: [0; 2],
             handed: [false; 2],
             answered: [false; 2],
-            sent: 0,
-            arrived: 0,
+            traffic: Traffic::default(),
             leaves: None,
-            claimed: 0,
-            has_new_report: false,
-            sent_report: CountReport::NONE,
-            missing: CountReport::NONE,
+            news: None,
+            told: TrafficReport::default(),
+            missing: TrafficReport::default(),
             staging: Staging::default(),
             joining_since: None,
             ended: None,
@@ -267,7 +269,7 @@ impl Peer {
                     self.unanswered = self.unanswered.saturating_add(1);
                 }
                 SideMessage::Received => self.unconfirmed = self.unconfirmed.saturating_sub(1),
-                SideMessage::Sent(count) => (self.claimed, self.has_new_report) = (count, true),
+                SideMessage::Counts { sent, arrived } => self.news = Some((sent, arrived)),
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
@@ -322,41 +324,54 @@ impl Peer {
         self.waiting.clear();
     }
 
-    /// Reports to the peer, at intervals, how many immediates were sent: a provider may complete a
-    /// put, and still lose it when a connection of its own breaks. Reports nothing while a put is
-    /// outstanding.
-    pub(crate) fn report_sent(&mut self, now: Instant) {
-        let CountReport { count, times, at } = self.sent_report;
-        let times = if count == self.sent { times } else { 0 };
-        let may_tell = self.is_done() && self.sent > 0 && times < TELLS_MAX;
-        if may_tell && self.farewell.is_none() && self.lost.is_none() && now.since(at) >= TELL_EVERY
+    /// Reports to the peer, at intervals, how many immediates were sent and how many have arrived.
+    /// If a connection of the provider breaks, the provider may lose a put without a report, even a
+    /// put that it has completed before. While there is traffic, this side reports nothing.
+    pub(crate) fn report_counts(&mut self, now: Instant) {
+        let TrafficReport { traffic, times, at } = self.told;
+        if traffic != self.traffic {
+            self.told = TrafficReport { traffic: self.traffic, times: 0, at: now };
+        } else if self.farewell.is_none()
+            && self.lost.is_none()
+            && traffic != Traffic::default()
+            && times < TELLS_MAX
+            && now.since(at) >= TELL_EVERY
         {
-            self.sent_report = CountReport { count: self.sent, times: times + 1, at: now };
-            self.side.send(&SideMessage::Sent(self.sent));
+            self.told = TrafficReport { traffic, times: times + 1, at: now };
+            let Traffic { sent, arrived, .. } = traffic;
+            self.side.send(&SideMessage::Counts { sent, arrived });
         }
     }
 
-    /// Loses a peer that repeatedly reports puts that do not arrive.
+    /// Loses a peer whose reports repeatedly show that puts do not arrive, or that puts have
+    /// arrived without being done here.
     pub(crate) fn miss(&mut self, now: Instant) {
-        let has_new_report = std::mem::take(&mut self.has_new_report);
-        if !has_new_report || self.arrived >= self.claimed {
+        let Some((sent, arrived)) = self.news.take() else { return };
+        let traffic = self.traffic;
+        let lacks = sent.saturating_sub(traffic.arrived);
+        let is_stuck = !self.is_done() && self.waiting.is_empty() && arrived >= traffic.sent;
+        if lacks == 0 && !is_stuck {
+            self.missing = TrafficReport::default();
             return;
         }
         let missing = &mut self.missing;
-        if missing.times == 0 || missing.count != self.arrived {
-            *missing = CountReport { count: self.arrived, times: 1, at: now };
+        if missing.times == 0 || missing.traffic != traffic {
+            *missing = TrafficReport { traffic, times: 1, at: now };
         } else if now.since(missing.at) >= TELL_EVERY / 2 {
             // Reports that came while this side did not poll are read together, and count once.
             (missing.times, missing.at) = (missing.times + 1, now);
         }
-        if missing.times >= MISSING_TELLS {
-            let count = self.claimed - self.arrived;
-            self.lose(format!(
-                "{count} of its puts have not arrived, although it has reported {MISSING_TELLS} \
-                 times that they were sent: libfabric's provider has lost them; one of the \
-                 provider's connections may have been reset"
-            ));
+        if missing.times < MISSING_TELLS {
+            return;
         }
+        let what = match lacks {
+            0 => "puts to it are not done, although it has reported that they have arrived".into(),
+            _ => format!("{lacks} of its puts have not arrived, although it has sent them"),
+        };
+        self.lose(format!(
+            "{what}; nothing has changed during {MISSING_TELLS} reports: libfabric's provider has \
+             lost messages; one of the provider's connections may have been reset"
+        ));
     }
 
     /// Returns whether each poll must check the peer's connection, because the connection is being
@@ -381,7 +396,7 @@ impl Peer {
     /// Returns whether all immediates that the peer's farewell counts have arrived; true before a
     /// farewell.
     pub(crate) fn has_all(&self) -> bool {
-        self.leaves.is_none_or(|sent| self.arrived >= sent)
+        self.leaves.is_none_or(|sent| self.traffic.arrived >= sent)
     }
 
     /// Records that a put to the peer failed. The peer is not lost at once: it may have sent its
@@ -407,20 +422,20 @@ impl Peer {
     /// Another farewell is needed if puts of another rail are repeated over this link after a
     /// farewell. After a failed put, sends no farewell, since the link is about to be lost.
     pub(crate) fn leave(&mut self) {
-        if self.failing.is_none() && self.farewell != Some(self.sent) {
-            self.farewell = Some(self.sent);
+        if self.failing.is_none() && self.farewell != Some(self.traffic.sent) {
+            self.farewell = Some(self.traffic.sent);
             self.unconfirmed = self.unconfirmed.saturating_add(1);
-            self.side.send(&SideMessage::Leaving(self.sent));
+            self.side.send(&SideMessage::Leaving(self.traffic.sent));
         }
     }
 
     /// Returns whether the farewell is complete: all puts are done, a farewell that counts all
     /// immediates is sent and, if `must_confirm`, the peer has confirmed that they have arrived.
     pub(crate) fn has_left(&self, must_confirm: bool) -> bool {
-        let may_hear = self.ended.is_none() && self.sent > 0;
+        let may_hear = self.ended.is_none() && self.traffic.sent > 0;
         self.is_done()
             && self.failing.is_none()
-            && self.farewell == Some(self.sent)
+            && self.farewell == Some(self.traffic.sent)
             && self.side.is_flushed()
             && !(must_confirm && may_hear && self.unconfirmed > 0)
     }

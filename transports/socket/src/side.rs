@@ -41,8 +41,13 @@ pub enum SideMessage {
     Leaving(u64),
     /// Answer to [`SideMessage::Leaving`]: all immediates that the leaving side sent have arrived.
     Received,
-    /// Number of immediates that this side has sent so far on the data path.
-    Sent(u64),
+    /// Numbers of immediates so far on the data path.
+    Counts {
+        /// Number of immediates that this side has sent.
+        sent: u64,
+        /// Number of immediates that have arrived at this side.
+        arrived: u64,
+    },
 }
 
 impl SideMessage {
@@ -54,7 +59,7 @@ impl SideMessage {
             SideMessage::Failed(_) => 4,
             SideMessage::Leaving(_) => 8,
             SideMessage::Received => 9,
-            SideMessage::Sent(_) => 10,
+            SideMessage::Counts { .. } => 10,
         }
     }
 
@@ -63,8 +68,9 @@ impl SideMessage {
             SideMessage::Offer(bytes) | SideMessage::Note(bytes) => Cow::Borrowed(bytes),
             SideMessage::Ready | SideMessage::Received => Cow::Borrowed(&[]),
             SideMessage::Failed(reason) => Cow::Borrowed(reason.as_bytes()),
-            SideMessage::Leaving(count) | SideMessage::Sent(count) => {
-                Cow::Owned(count.to_le_bytes().to_vec())
+            SideMessage::Leaving(count) => Cow::Owned(count.to_le_bytes().to_vec()),
+            SideMessage::Counts { sent, arrived } => {
+                Cow::Owned([sent.to_le_bytes(), arrived.to_le_bytes()].concat())
             }
         }
     }
@@ -86,7 +92,11 @@ impl SideMessage {
             )),
             8 => bytes.try_into().ok().map(u64::from_le_bytes).map(SideMessage::Leaving),
             9 if bytes.is_empty() => Some(SideMessage::Received),
-            10 => bytes.try_into().ok().map(u64::from_le_bytes).map(SideMessage::Sent),
+            10 => {
+                let (sent, arrived) = bytes.split_at_checked(size_of::<u64>())?;
+                let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
+                Some(SideMessage::Counts { sent: number(sent)?, arrived: number(arrived)? })
+            }
             _ => None,
         }
     }
@@ -411,7 +421,7 @@ mod tests {
             SideMessage::Failed("x".into()),
             SideMessage::Leaving(u64::MAX - 1),
             SideMessage::Received,
-            SideMessage::Sent(9),
+            SideMessage::Counts { sent: 9, arrived: u64::MAX - 2 },
         ];
         said.iter().for_each(|word| one.send(word));
         let mut received = Vec::new();

@@ -537,7 +537,7 @@ impl Endpoint {
                 SideMessage::Ready
                 | SideMessage::Offer(_)
                 | SideMessage::Leaving(_)
-                | SideMessage::Sent(_)
+                | SideMessage::Counts { .. }
                 | SideMessage::Received => {
                     return Err(EndpointError::OutOfTurn { peer: self.peer.clone() });
                 }
