@@ -1,6 +1,6 @@
 //! Execution of a cell's job, with a fault in the middle.
 
-use super::judge::{Expected, Failure, ended_ms, judge};
+use super::judge::{Expected, Failure, ended_ms, judge, ofi_ended_ms};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
 use super::{Cell, Fault, INCONCLUSIVE, PER_HOST, RANKS};
 use ccl_core::types::{Collective, Rank};
@@ -62,6 +62,8 @@ pub(super) struct Draw {
     /// Rank that the fault hits.
     pub(super) victim: Rank,
     seed: u64,
+    /// True if a reset of connections must find the job at work until ranks notice it.
+    lasts: bool,
     /// Number of earlier inconclusive attempts; each makes the job last longer.
     before: u32,
 }
@@ -78,7 +80,7 @@ impl Draw {
             // The first rank of a host: in a ring, it receives from the other host, thus over TCP.
             victim -= victim % PER_HOST;
         }
-        Draw { after, victim, seed: bits >> 48, before }
+        Draw { after, victim, seed: bits >> 48, lasts: false, before }
     }
 
     fn victims_host(&self) -> usize {
@@ -86,21 +88,50 @@ impl Draw {
     }
 }
 
+/// Transport of a job in network namespaces.
+#[derive(Clone, Copy)]
+pub(super) enum Over {
+    /// Shared memory within a host, TCP between hosts.
+    Tcp,
+    /// A provider of libfabric.
+    Libfabric(&'static str),
+}
+
+impl Over {
+    /// Returns the longest time from a fault to the error of every survivor, in milliseconds.
+    fn ended_ms(self) -> u64 {
+        match self {
+            Over::Tcp => ended_ms(),
+            Over::Libfabric(_) => ofi_ended_ms(),
+        }
+    }
+
+    fn configure(self, command: &mut Command) {
+        if let Over::Libfabric(provider) = self {
+            command.env("FERROCCL_TRANSPORT", "ofi").env("FERROCCL_OFI_PROVIDER", provider);
+            // Longer than until lost messages are noticed.
+            command.env("FERROCCL_TIMEOUT", "30s");
+        }
+    }
+}
+
 /// Runs cells with the same fault in one job, one after the other. Returns a short description of
 /// the result, or an error that says what is wrong.
-pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
+pub(super) fn run(cells: &[Cell], attempt: Attempt, over: Over) -> Result<String, String> {
     let cell = cells[0];
-    let draw = Draw::new(&cell, attempt);
+    let lasts = matches!(over, Over::Libfabric(_));
+    let draw = Draw { lasts, ..Draw::new(&cell, attempt) };
     let network = Network::switched(3).ok_or("cannot make the network")?;
     prepare(&cell, &network, &draw)?;
     let in_guest = netem(cell.fault).is_some();
     let address = SocketAddr::new(network.hosts[0].ipv4(), PORT);
-    let job = Processes::start(
-        commands(cells, &draw, address, in_guest)
-            .map(|(rank, command)| network.hosts[(rank / PER_HOST) as usize].enter(&command)),
-    );
+    let commands = commands(cells, &draw, address, in_guest).map(|(rank, mut command)| {
+        over.configure(&mut command);
+        network.hosts[(rank / PER_HOST) as usize].enter(&command)
+    });
+    let job = Processes::start(commands);
     await_fault(&cell, &draw, &job)?;
-    let expected = inject(&cell, &network, &draw, &job)?;
+    let expected = inject(&cell, &network, &draw, &job, over)?;
     let ended = job.end(LONG);
     if cell.fault == Fault::Loss {
         let statistics: Vec<String> =
@@ -198,6 +229,7 @@ pub(super) fn commands(
     let steps: Vec<(String, String)> = cells.iter().map(step).collect();
     let duration = match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
+        Fault::Broken if draw.lasts => 2 * LONG,
         // The job ends after one round of each step.
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
@@ -243,6 +275,7 @@ fn inject(
     network: &Network,
     draw: &Draw,
     job: &Processes,
+    over: Over,
 ) -> Result<Expected, String> {
     let victim = draw.victim as usize;
     let host = &network.hosts[draw.victims_host()];
@@ -252,7 +285,7 @@ fn inject(
                 Some(signal) => job.signal(victim, signal),
                 None => host.link_down(),
             };
-            return Ok(Expected::Fails(lasting(cell, draw, job, ended_ms(), hit)));
+            return Ok(Expected::Fails(lasting(cell, draw, job, over.ended_ms(), hit)));
         }
         Fault::ShortStop => {
             job.signal(victim, Signal::STOP);
@@ -264,7 +297,14 @@ fn inject(
             thread::sleep(MOMENT);
             host.link_up();
         }
-        Fault::Broken => resets(network)?,
+        Fault::Broken => {
+            let at_ms = now_ms();
+            // A provider of libfabric does not mend its connections. All ranks stay alive.
+            if resets(network)? && matches!(over, Over::Libfabric(_)) {
+                let failure = lost_connections(cell, at_ms, over.ended_ms());
+                return Ok(Expected::Fails(failure));
+            }
+        }
         Fault::FullSendBuffer => full_buffers(network, job)?,
         Fault::Stranger => strangers(network, job, draw, random)?,
         Fault::HalfOpen => strangers(network, job, draw, half_open)?,
@@ -284,6 +324,23 @@ pub(super) fn signal_of(fault: Fault) -> Option<Signal> {
     }
 }
 
+/// Returns how often a rank can complete a collective before the slowest rank does.
+fn lead_max(cell: &Cell) -> u64 {
+    if cell.collective == Collective::Broadcast { 8 } else { 1 }
+}
+
+/// Returns the failure that ranks must report if connections end while all ranks stay alive.
+fn lost_connections(cell: &Cell, at_ms: u64, within_ms: u64) -> Failure {
+    Failure {
+        at_ms,
+        within_ms,
+        dead: Vec::new(),
+        outcasts: Vec::new(),
+        woken_ms: at_ms,
+        lead_max: lead_max(cell),
+    }
+}
+
 /// Injects a fault that ranks must notice, by calling `hit`, and returns the failure that they must
 /// report.
 pub(super) fn lasting(
@@ -293,15 +350,8 @@ pub(super) fn lasting(
     within_ms: u64,
     hit: impl FnOnce(),
 ) -> Failure {
-    let rounds = |collective| if collective == Collective::Broadcast { 8 } else { 1 };
-    let mut failure = Failure {
-        at_ms: now_ms(),
-        within_ms,
-        dead: vec![draw.victim],
-        outcasts: Vec::new(),
-        woken_ms: now_ms(),
-        lead_max: rounds(cell.collective),
-    };
+    let lost = lost_connections(cell, now_ms(), within_ms);
+    let mut failure = Failure { dead: vec![draw.victim], ..lost };
     hit();
     match cell.fault {
         Fault::Kill => {}
@@ -322,8 +372,9 @@ pub(super) fn lasting(
     failure
 }
 
-/// Resets the data connections a few times, including those that a recovery has made.
-fn resets(network: &Network) -> Result<(), String> {
+/// Resets the data connections a few times, including those that a recovery has made. Returns
+/// whether the kernel can do so.
+fn resets(network: &Network) -> Result<bool, String> {
     let (mut found, mut reset) = (0, 0);
     for host in network.hosts[..2].iter().cycle().take(6) {
         let (there, gone) = host.reset_connections(DATA_BYTES);
@@ -336,7 +387,7 @@ fn resets(network: &Network) -> Result<(), String> {
     if reset == 0 {
         skip("this kernel cannot reset another process's connections: it lacks INET_DIAG_DESTROY");
     }
-    Ok(())
+    Ok(reset > 0)
 }
 
 /// Waits until a send queue is full. Returns an error if the job ends first.

@@ -15,6 +15,12 @@ pub(super) fn ended_ms() -> u64 {
     stretched(Duration::from_millis(ENDED_MS)).as_millis() as u64
 }
 
+/// Returns the promised longest time over libfabric, stretched for this machine. A provider may
+/// lose messages without a report, and the ranks need some 10 s to be sure of that.
+pub(super) fn ofi_ended_ms() -> u64 {
+    stretched(Duration::from_secs(15)).as_millis() as u64
+}
+
 /// Expected end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {

@@ -19,7 +19,7 @@ mod table;
 use ccl_harness::netns::Network;
 use ccl_harness::processes::{Case, say};
 use ccl_harness::skip;
-use inject::{Attempt, netem};
+use inject::{Attempt, Over, netem, run};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -70,7 +70,7 @@ fn chosen(fits: impl Fn(&Cell) -> bool) -> Vec<Cell> {
 
 /// Runs jobs of cells on hosts that are network namespaces.
 fn run_all(place: &str, jobs: &[Vec<Cell>]) {
-    run_jobs(place, jobs, ABREAST, inject::run);
+    run_jobs(place, jobs, ABREAST, |cells, attempt| run(cells, attempt, Over::Tcp));
 }
 
 /// Runs jobs of cells, prints a line with the result of each cell, and fails with all errors.
@@ -160,12 +160,16 @@ fn netem_faults_end_in_right_data() {
 fn the_page_has_every_cell() {
     let page = include_str!("../../docs/fault-matrix.md");
     let parts: Vec<&str> = page.split("\n## ").collect();
-    let [_, network, guest, rdma, ofi, _simulator] = parts[..] else {
-        panic!("docs/fault-matrix.md has {} parts instead of 6", parts.len())
+    let [_, network, guest, rdma, ref ofi @ .., _simulator] = parts[..] else {
+        panic!("docs/fault-matrix.md has only {} parts", parts.len())
     };
     let (lossy, others): (Vec<Fault>, _) = Fault::ALL.iter().partition(|f| netem(**f).is_some());
     assert_page(network, &others);
     assert_page(guest, &lossy);
     assert_page(rdma, &rdma::FAULTS);
-    assert_page(ofi, &ofi::FAULTS);
+    for part in ofi {
+        let is_local = part.starts_with("Over `shm`");
+        assert_page(part, if is_local { &ofi::FAULTS } else { &others });
+    }
+    assert_eq!(ofi.len(), 5, "providers of libfabric");
 }

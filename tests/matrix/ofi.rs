@@ -1,22 +1,23 @@
-//! Cells of the fault matrix over libfabric, with providers that run anywhere. The two hosts are
-//! nominal: their ranks reach each other through loopback.
+//! Cells of the fault matrix over libfabric, with providers that run anywhere. Over providers that
+//! use sockets, the two hosts are network namespaces. Over `shm`, the two hosts are nominal: all
+//! ranks are processes of one host.
 
 use super::inject::{
-    Attempt, Draw, LONG, MOMENT, await_fault, await_work, commands, lasting, signal_of, verdict,
+    self, Attempt, Draw, LONG, MOMENT, Over, await_fault, await_work, commands, lasting, signal_of,
+    verdict,
 };
-use super::judge::{Expected, Failure};
+use super::judge::{Expected, Failure, ofi_ended_ms};
 use super::rank::{ANNOUNCES_SIGNAL, OWN_SIGNAL, OwnSignal};
-use super::{Cell, Fault, PER_HOST, chosen, full, run_jobs};
-use crate::ofi::{present, shares_locks};
+use super::{ABREAST, Cell, Fault, PER_HOST, chosen, full, netem, run_jobs};
+use crate::ofi::{SHM, present, shares_locks, version};
+use ccl_harness::netns::Network;
 use ccl_harness::processes::Processes;
 use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-/// Faults of processes; the other faults concern TCP connections and devices.
+/// Faults of processes; the other faults concern connections and devices.
 pub(super) const FAULTS: [Fault; 3] = [Fault::Kill, Fault::LongStop, Fault::ShortStop];
-/// Longest time from a fault to the error of every survivor, in milliseconds.
-const ENDED_MS: u64 = 15_000;
 
 /// Waits until a rank sends itself a signal; returns the time just before the signal.
 fn signalled_ms(job: &Processes, rank: usize) -> u64 {
@@ -25,6 +26,7 @@ fn signalled_ms(job: &Processes, rank: usize) -> u64 {
     output.lines().find_map(|line| line.strip_suffix(ANNOUNCES_SIGNAL)).unwrap().parse().unwrap()
 }
 
+/// Runs a cell whose ranks are all on this host.
 fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, attempt);
@@ -52,13 +54,13 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
         (_, Some(_)) => {
             await_work(&job);
             let hit = || job.await_text(victim, ANNOUNCES_SIGNAL, LONG);
-            let failure = lasting(&cell, &draw, &job, ENDED_MS, hit);
+            let failure = lasting(&cell, &draw, &job, ofi_ended_ms(), hit);
             Expected::Fails(Failure { at_ms: signalled_ms(&job, victim), ..failure })
         }
         (Some(signal), None) => {
             await_fault(&cell, &draw, &job)?;
             let hit = || job.signal(victim, signal);
-            Expected::Fails(lasting(&cell, &draw, &job, ENDED_MS, hit))
+            Expected::Fails(lasting(&cell, &draw, &job, ofi_ended_ms(), hit))
         }
         (None, None) => {
             await_fault(&cell, &draw, &job)?;
@@ -71,12 +73,22 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
     verdict(&expected, &draw, &job.end(LONG))
 }
 
+/// Takes the faults of processes and one provider. The full run takes all providers and, over those
+/// that use sockets, all faults but those of `tc netem`.
 #[test]
-fn faults_of_ranks_end_in_right_data_or_agreed_errors() {
-    // Only the full run uses all providers.
+fn faults_end_in_right_data_or_agreed_errors() {
     for provider in present().take(if full() { usize::MAX } else { 1 }) {
-        let cells = chosen(|cell| FAULTS.contains(&cell.fault));
+        let is_local = provider == SHM || Network::switched(2).is_none();
+        let is_taken = |fault| match full() && !is_local {
+            true => netem(fault).is_none(),
+            false => FAULTS.contains(&fault),
+        };
+        let cells = chosen(|cell| is_taken(cell.fault));
         let jobs: Vec<Vec<Cell>> = cells.into_iter().map(|cell| vec![cell]).collect();
-        run_jobs("libfabric", &jobs, 2, |cells, attempt| run(cells, attempt, provider));
+        let place = format!("libfabric {} {provider}", version(provider));
+        run_jobs(&place, &jobs, ABREAST, |cells, attempt| match is_local {
+            true => run(cells, attempt, provider),
+            false => inject::run(cells, attempt, Over::Libfabric(provider)),
+        });
     }
 }

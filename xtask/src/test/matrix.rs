@@ -18,16 +18,21 @@ const INTRODUCTION: &str = "\
 
 Written by `cargo xtask test --full`. Each cell is a job of 4 ranks on 2 hosts that meets the fault
 in the middle of its work. Either the job must complete with right data, or every survivor must
-return an error within 5 s (15 s over RDMA). The error must name a rank that the fault hit, and all
-survivors must agree on the last operation that all of them completed (L in the tables). If a family
-has no algorithm for a collective, the cell names the algorithm that is used instead.
+return an error within 5 s (15 s over RDMA and libfabric). The error must name a rank that the fault
+hit, and all survivors must agree on the last operation that all of them completed (L in the
+tables). If a family has no algorithm for a collective, the cell names the algorithm that is used
+instead.
 ";
 /// Places where cells run, in the order of the page, with their descriptions.
-const PLACES: [(&str, &str); 5] = [
+const PLACES: [(&str, &str); 9] = [
     ("network", "Processes in network namespaces"),
     ("guest", "Processes in a virtual machine, whose links lose, delay and reorder packets"),
     ("rdma", "Over RDMA, between two Soft-RoCE devices in the virtual machine"),
-    ("libfabric", "Over libfabric, with its providers in software, on loopback"),
+    ("libfabric 2.5 tcp", "Over `tcp` of libfabric 2.5, in network namespaces"),
+    ("libfabric 2.5 tcp;ofi_rxm", "Over `tcp;ofi_rxm` of libfabric 2.5, in network namespaces"),
+    ("libfabric 1.17 tcp;ofi_rxm", "Over `tcp;ofi_rxm` of libfabric 1.17, in network namespaces"),
+    ("libfabric 2.5 shm", "Over `shm` of libfabric 2.5, on one host"),
+    ("libfabric 1.17 shm", "Over `shm` of libfabric 1.17, on one host"),
     ("simulator", "The simulator, each cell under many seeds"),
 ];
 
@@ -47,6 +52,10 @@ impl Cells {
     pub(crate) fn record(&self) -> Outcome {
         if self.0.is_empty() {
             return Ok(());
+        }
+        let is_unknown = |at: &&String| PLACES.iter().all(|(place, _)| place != at);
+        if let Some(at) = self.0.iter().map(|[at, ..]| at).find(is_unknown) {
+            return Err(format!("{RECORD} has no part for cells of {at:?}"));
         }
         let path = root().join(RECORD);
         let before = fs::read_to_string(&path).unwrap_or_default();
