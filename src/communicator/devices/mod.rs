@@ -382,6 +382,15 @@ mod tests {
         );
         let (name, why) = settle(vec![has(true), has(false)]);
         assert!(name == fallback && why.contains("InfiniBand"), "{why}");
+        // A kind that all ranks have is taken before TCP, even if a better kind is not.
+        let kinds = transports::of_reach(Reach::Network).into_iter().filter(|kind| kind.adapters);
+        let all = Vec::from_iter(kinds.map(|kind| {
+            let other = if kind.name == best { lacks() } else { has(false) };
+            let survey = DeviceReports { ranks: vec![has(false), other] };
+            Candidate { kind, devices: Vec::new(), lacks: String::new(), survey }
+        }));
+        let (name, why) = super::settle(&auto, &all).unwrap();
+        assert!(all.len() > 1 && name.ends_with(all[1].kind.name), "{name}: {why}");
         assert_eq!(super::settle(&auto, &[]), None, "on one host there is nothing to choose");
         let mut asked = Config::default();
         asked.transport = fallback.to_owned();

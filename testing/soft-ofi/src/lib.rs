@@ -17,7 +17,7 @@ mod travel;
 use std::time::Duration;
 
 use libc::c_int;
-use libfabric_sys::{FI_MR_ALLOCATED, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use libfabric_sys::{FI_MR_ALLOCATED, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, fi_pci_attr};
 
 pub use calls::functions;
 /// Crate with the names of the errors and modes that a test can give a provider.
@@ -31,6 +31,9 @@ const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 pub struct Limits {
     /// Name of the provider.
     pub name: &'static str,
+    /// PCI function of the device: its domain, bus, device and function; none for a device that is
+    /// not on the bus.
+    pub pci: Option<fi_pci_attr>,
     /// Demands on registered memory (`FI_MR_...`). `FI_MR_HMEM` among them means that the provider
     /// can have `FI_HMEM`; it makes this demand only of programs that ask for `FI_HMEM`.
     pub mr_mode: c_int,
@@ -64,6 +67,7 @@ impl Limits {
     pub fn efa(seed: u64) -> Limits {
         Limits {
             name: "efa",
+            pci: None,
             mr_mode: FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
             data_bytes: 4,
             emulates_writes: false,

@@ -46,6 +46,17 @@ fn text(text: &str) -> *mut c_char {
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
+/// Returns a network adapter at this PCI function.
+fn adapter(pci: fi_pci_attr) -> *mut fid_nic {
+    hand_out(fid_nic {
+        fid: fid { fclass: 0, context: null_mut(), ops: null_mut() },
+        device_attr: null_mut(),
+        bus_attr: hand_out(fi_bus_attr { bus_type: FI_BUS_PCI, pci }),
+        link_attr: null_mut(),
+        prov_attr: null_mut(),
+    })
+}
+
 /// Returns a provider's offer to a program that asks for these capabilities.
 fn offer(id: u32, limits: &Limits, caps: u64) -> fi_info {
     let mut info = empty();
@@ -81,6 +92,7 @@ fn offer(id: u32, limits: &Limits, caps: u64) -> fi_info {
     (fabric.name, fabric.prov_name) = (text(limits.name), text(limits.name));
     (fabric.prov_version, fabric.api_version) = (FI_VERSION(limits.version, 0), FI_API_VERSION);
     info.src_addrlen = ADDRESS_BYTES;
+    info.nic = limits.pci.map_or(null_mut(), adapter);
     info
 }
 
@@ -145,6 +157,12 @@ unsafe fn free_one(info: *mut fi_info) {
     unsafe { take_back(info.rx_attr) };
     // SAFETY: as for `tx_attr`.
     unsafe { take_back(info.ep_attr) };
+    if !info.nic.is_null() {
+        // SAFETY: as for `tx_attr`.
+        let nic = unsafe { Box::from_raw(info.nic) };
+        // SAFETY: the adapter was handed out with its bus.
+        unsafe { take_back(nic.bus_attr) };
+    }
 }
 
 pub(crate) unsafe extern "C" fn freeinfo(mut info: *mut fi_info) {
@@ -171,8 +189,13 @@ pub(crate) unsafe extern "C" fn dupinfo(from: *const fi_info) -> *mut fi_info {
     // SAFETY: as above.
     let mut fabric = unsafe { from.fabric_attr.read() };
     (fabric.name, fabric.prov_name) = (again(fabric.name), again(fabric.prov_name));
+    // SAFETY: the pointer is null, or the adapter is whole.
+    let nic = unsafe { from.nic.as_ref() };
+    // SAFETY: every adapter has its bus.
+    let pci = nic.map(|nic| unsafe { (*nic.bus_attr).pci });
     hand_out(fi_info {
         next: null_mut(),
+        nic: pci.map_or(null_mut(), adapter),
         // SAFETY: as above.
         tx_attr: hand_out(unsafe { from.tx_attr.read() }),
         // SAFETY: as above.

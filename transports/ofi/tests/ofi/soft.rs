@@ -9,7 +9,7 @@ use ccl_core::admission::{Config, MessageLinks, Placement};
 use ccl_core::execution::Link;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_soft_ofi::sys::FI_MR_HMEM;
+use ccl_soft_ofi::sys::{FI_MR_HMEM, fi_pci_attr};
 use ccl_soft_ofi::{Condition, Limits, SoftProvider, functions};
 use ccl_transport_ofi::{OfiTransport, Options};
 
@@ -152,6 +152,43 @@ fn endpoints_that_move_the_memory_of_accelerators_pass_the_suite() {
         assert_eq!(provider.in_use().1, count, "{options:?}");
         drop(allocated);
     }
+}
+
+/// Returns the PCI functions of this machine, in the format of sysfs.
+fn pci_functions() -> Vec<String> {
+    let all = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    all.filter_map(|function| function.file_name().into_string().ok()).collect()
+}
+
+/// Parses the address of a PCI function, such as `0000:31:00.0`.
+fn pci(address: &str) -> fi_pci_attr {
+    let numbers = address.split([':', '.']).map(|part| u16::from_str_radix(part, 16).unwrap());
+    let [domain_id, bus, device, function] = Vec::from_iter(numbers).try_into().unwrap();
+    let [bus_id, device_id, function_id] = [bus, device, function].map(|number| number as u8);
+    fi_pci_attr { domain_id, bus_id, device_id, function_id }
+}
+
+/// A rank takes the adapters that are near its accelerator, so each adapter must say where it is.
+/// If some devices are on the PCI bus, the others are left out.
+#[test]
+fn all_adapters_are_listed_with_their_positions() {
+    let functions_here = pci_functions();
+    let [first, second, ..] = &functions_here[..] else {
+        println!("\nSKIPPED: this machine has fewer than two PCI functions");
+        return;
+    };
+    let make = |pci| SoftProvider::new(Limits { name: "soft-pci", pci, ..Limits::efa(1) });
+    let adapters = [first, second].map(|address| (make(Some(pci(address))), address));
+    let elsewhere = make(None);
+    let transport = OfiTransport::over(functions(), "soft-pci", Options::default());
+    let devices = transport.devices();
+    assert_eq!(devices.len(), 2, "{devices:?}");
+    for (adapter, address) in &adapters {
+        let found = devices.iter().find(|device| device.id.0 == adapter.device()).unwrap();
+        let path = found.pci_path.as_deref().unwrap();
+        assert!(path.starts_with("/sys/devices/pci") && path.ends_with(*address), "{path}");
+    }
+    assert!(transport.open(&DeviceId(elsewhere.device())).is_ok());
 }
 
 const CONFIG: Config = Config {
