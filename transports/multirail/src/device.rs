@@ -40,7 +40,8 @@ impl RailsDevice {
         if caps.iter().any(|caps| caps.mapped || !caps.acknowledged) {
             return Err(TransportError::Unsupported {
                 what: "be a rail",
-                reason: "it maps memory, or its puts are done before the peer has them",
+                reason: "it maps memory, or its puts are done before the peer has them; \
+                         FERROCCL_IB_RAILS=1 takes one device per rank",
             });
         }
         let least = |of: fn(&Caps) -> usize| caps.iter().map(|caps| of(caps)).min().unwrap_or(0);

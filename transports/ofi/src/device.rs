@@ -18,9 +18,7 @@ use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Info, transport_error};
 use crate::peer::{Mode, PeerTimeouts};
 use crate::posted::{Posted, lock};
-use crate::provider::{
-    DATA_BYTES, LOCKED_EFFECT, drives_adapters, is_limited, polls_sockets, shares_locks,
-};
+use crate::provider::{DATA_BYTES, LOCKED_EFFECT, is_limited, polls_sockets, shares_locks};
 use crate::tag::Layout;
 
 /// Protocol between the two sides; the version changes with every change of their messages.
@@ -63,10 +61,10 @@ pub struct Options {
     /// True if writes carry only four bytes of remote CQ data, as over EFA, even where the provider
     /// has eight. Only tests set this option.
     pub short_data: bool,
-    /// True if a put over an adapter is done only when the peer has it
-    /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). Messages over software
-    /// providers are never acknowledged: such a message can be done before it has reached the
-    /// peer's provider.
+    /// True if a put is done only when the peer has it
+    /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). Messages of providers
+    /// other than EFA's are never acknowledged: such a message can be done before it has reached
+    /// the peer's provider.
     pub acknowledged: bool,
     /// True if the provider is to wake a sleeping lane, where the provider can do so; each
     /// completion then takes more time. A lane that is not woken polls while it sleeps: every 50 µs
@@ -109,7 +107,7 @@ pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
         mapped: false,
         ordered: false,
         redirects: false,
-        acknowledged: options.acknowledged && (writes || drives_adapters(&info.provider())),
+        acknowledged: options.acknowledged && (writes || info.delivers()),
         written_early: writes,
         polls_by_system_call: over_sockets,
         register_bytes_min: if over_sockets { LIST_BYTES_MIN } else { REGISTER_BYTES_MIN },

@@ -8,7 +8,7 @@ use ccl_core::transport::TransportError;
 use ccl_socket::Location;
 
 use crate::device::Options;
-use crate::provider::{EAGER_LIMIT, drives_adapters, providers};
+use crate::provider::{EAGER_LIMIT, providers};
 use crate::transport::OfiTransport;
 
 /// Default providers if none is named, the best first.
@@ -32,6 +32,11 @@ ccl_core::tunables! {
 /// Variable that lets a rank fork on systems where EFA's provider would otherwise end the rank.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
+/// Software providers. A setting whose first provider is one of these does not count as naming
+/// devices ([`TransportKind::names_devices`]), because `FI_PROVIDER` may be set for another
+/// program, such as MPI.
+const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
+
 /// Returns the providers that a setting names, in its order. `FI_PROVIDER` may be a list, or a list
 /// of exclusions (`^`), which names none.
 fn alternatives(named: &str) -> Vec<&str> {
@@ -41,11 +46,11 @@ fn alternatives(named: &str) -> Vec<&str> {
     named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns whether the first provider that a setting names drives adapters. Other settings do not
-/// count as naming devices ([`TransportKind::names_devices`]), because `FI_PROVIDER` may be set for
-/// another program, such as MPI.
+/// Returns whether the first provider that a setting names drives adapters.
 fn is_hardware(named: &str) -> bool {
-    alternatives(named).first().is_some_and(|first| drives_adapters(first))
+    let first = alternatives(named).first().copied().unwrap_or_default();
+    let lowest = first.split(';').next().unwrap_or_default();
+    !lowest.is_empty() && !SOFTWARE.contains(&lowest)
 }
 
 /// Kind of the transport, for a registry.

@@ -78,8 +78,9 @@ pub(crate) struct OfiLane {
     layout: Layout,
     /// True if a put is done only when the peer has it.
     acknowledged: bool,
-    /// True if the provider may report a put as done before the peer's provider has the put. Such a
-    /// put can be lost if an endpoint closes early, or a connection of the provider breaks.
+    /// True unless puts are writes of EFA. The provider may report other puts as done before the
+    /// peer's provider has them. Such a put can be lost if an endpoint closes early, or if a
+    /// connection of the provider breaks.
     is_done_early: bool,
     patience: PeerTimeouts,
     mode: Mode,

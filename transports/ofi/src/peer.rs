@@ -23,7 +23,7 @@ const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 /// Longest reason that is sent to the peer, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Interval at which the number of sent immediates is reported to a peer.
+/// Interval at which the numbers of sent and arrived immediates are reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Number of consecutive reports of a peer after which this side gives the peer up, if each report
 /// shows that puts in either direction are not complete, and nothing completes in between. A peer
@@ -348,6 +348,10 @@ impl Peer {
     pub(crate) fn miss(&mut self, now: Instant) {
         let Some((sent, arrived)) = self.news.take() else { return };
         let traffic = self.traffic;
+        if arrived < traffic.sent {
+            // The peer did not poll for a while, so it has counted earlier reports as one.
+            self.told.times = 0;
+        }
         let lacks = sent.saturating_sub(traffic.arrived);
         let is_stuck = !self.is_done() && self.waiting.is_empty() && arrived >= traffic.sent;
         if lacks == 0 && !is_stuck {
@@ -365,7 +369,7 @@ impl Peer {
             return;
         }
         let what = match lacks {
-            0 => "puts to it are not done, although it has reported that they have arrived".into(),
+            0 => "puts to it are not done, although all that it awaits has arrived".into(),
             _ => format!("{lacks} of its puts have not arrived, although it has sent them"),
         };
         self.lose(format!(

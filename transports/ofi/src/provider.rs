@@ -28,9 +28,6 @@ const LIMITED_BEFORE: u32 = 120;
 /// Providers over the system's sockets. Other providers report completions in memory.
 const SOCKETS: [&str; 4] = ["tcp", "net", "udp", "sockets"];
 
-/// Software providers: they drive no adapters.
-const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
-
 /// Provider whose processes share spin locks. The locks lie in shared memory, and nothing releases
 /// the lock of a process that has ended.
 const LOCKED: &str = "shm";
@@ -114,12 +111,6 @@ impl Provider {
 /// Returns whether reading a completion queue of the provider makes system calls.
 pub(crate) fn polls_sockets(name: &str) -> bool {
     name.split(';').next().is_some_and(|lowest| SOCKETS.contains(&lowest))
-}
-
-/// Returns whether the provider drives adapters.
-pub(crate) fn drives_adapters(name: &str) -> bool {
-    let lowest = name.split(';').next().unwrap_or_default();
-    !lowest.is_empty() && !SOFTWARE.contains(&lowest)
 }
 
 /// Returns whether the processes of a provider of this major version share locks.

@@ -310,6 +310,13 @@ impl Info {
         self.provider() == EFA
     }
 
+    /// Returns whether the provider completes a message only when the peer's provider has delivered
+    /// it, if it is asked to (`FI_DELIVERY_COMPLETE`). EFA's provider does so; many others take the
+    /// flag and ignore it.
+    pub(crate) fn delivers(&self) -> bool {
+        self.provider() == EFA
+    }
+
     /// Returns whether the provider is `ofi_rxm` above `tcp`. Only there, the connections of an
     /// endpoint share their receives by default.
     pub(super) fn is_rxm_over_tcp(&self) -> bool {
