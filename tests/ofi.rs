@@ -1,5 +1,7 @@
 //! All collectives over libfabric, with the installed providers and with software providers.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use ccl_core::registry::{Make, NO_TUNABLES, TransportKind};
 use ccl_core::transport::Transport;
 use ccl_core::types::Collective::{AllReduce, AllToAll};
@@ -91,6 +93,13 @@ fn sixty_five_ranks_exchange_over_libfabric() {
     }
 }
 
+/// Waits until no other test of this process has software providers; returns the right to have
+/// some. A rank takes the first provider of a name, no matter which test has made it.
+pub(crate) fn software_providers() -> MutexGuard<'static, ()> {
+    static ONE_TEST: Mutex<()> = Mutex::new(());
+    ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Transport, and the function that returns the limits of its provider for a seed.
 type Soft = (TransportKind, fn(u64) -> Limits);
 
@@ -127,6 +136,7 @@ fn with_soft(
 
 #[test]
 fn all_collectives_run_over_software_providers() {
+    let _turn = software_providers();
     for (kind, limits) in &SOFT {
         for ranks in (2..=8).filter(|ranks| full() || [2, 5].contains(ranks)) {
             let _provider = SoftProvider::new(limits(u64::from(ranks)));
@@ -137,6 +147,7 @@ fn all_collectives_run_over_software_providers() {
 
 #[test]
 fn collectives_run_over_software_providers_with_a_hundred_seeds() {
+    let _turn = software_providers();
     for seed in 0..if full() { 1000 } else { 100 } {
         let (kind, limits) = &SOFT[seed as usize % SOFT.len()];
         let _provider = SoftProvider::new(limits(seed));

@@ -22,6 +22,8 @@ use ccl_transport_multirail::RailsDevice;
 use ccl_transport_ofi::OfiTransport;
 use ccl_transport_verbs::{Options, VerbsTransport};
 
+use crate::ofi::software_providers;
+
 /// Bytes of each put: more than a device accepts inline, and so many that puts in flight at the
 /// same time use both rails.
 const BYTES: usize = 8 << 10;
@@ -397,6 +399,7 @@ fn leaves_nothing_behind<S>(new: impl Fn() -> Pair<S>, fail: impl Fn(&S)) {
 
 #[test]
 fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
+    let _turn = software_providers();
     leaves_nothing_behind(Pair::new, |soft| soft.fail_next(IBV_WC_RETRY_EXC_ERR));
     leaves_nothing_behind(Pair::new, |soft| soft.fail_next_late(IBV_WC_LOC_QP_OP_ERR));
     for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
@@ -418,6 +421,7 @@ fn warnings(run: impl FnOnce()) -> String {
 /// The end of a job is no network problem, so no rail is logged as failed.
 #[test]
 fn no_rail_is_logged_as_failed_when_its_peer_leaves() {
+    let _turn = software_providers();
     fn leave<S>(mut pair: Pair<S>) {
         pair.carry(100, "before");
         let [leaving, mut other] = pair.ends;
@@ -464,6 +468,7 @@ fn rails_over_rdma_pass_the_suite_of_transports() {
 
 #[test]
 fn rails_over_libfabric_pass_the_suite_of_transports() {
+    let _turn = software_providers();
     for emulates_writes in [false, true] {
         let report = run(|| Box::new(TwoSides::over(emulates_writes)));
         println!("{report}");
@@ -473,6 +478,7 @@ fn rails_over_libfabric_pass_the_suite_of_transports() {
 
 #[test]
 fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
+    let _turn = software_providers();
     let rails = [(0, 0), (0, 1), (1, 0), (1, 1)];
     for (at, emulates_writes) in rails.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let (side, rail) = at;
@@ -493,6 +499,7 @@ fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
 /// report their arrival. The loss of these reports would end the link.
 #[test]
 fn a_provider_with_an_unreadable_queue_fails_and_the_other_goes_on() {
+    let _turn = software_providers();
     for side in [0, 1] {
         let context = format!("side {side}");
         let mut pair = Pair::over(TwoSides::ofi());

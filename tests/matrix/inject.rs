@@ -9,7 +9,8 @@ use ccl_harness::processes::{Ended, Processes, command, was_killed};
 use ccl_harness::skip;
 use ccl_harness::stranger;
 use rustix::process::Signal;
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::thread;
@@ -109,8 +110,8 @@ impl Over {
     fn configure(self, command: &mut Command) {
         if let Over::Libfabric(provider) = self {
             command.env("FERROCCL_TRANSPORT", "ofi").env("FERROCCL_OFI_PROVIDER", provider);
-            // Longer than until lost messages are noticed.
-            command.env("FERROCCL_TIMEOUT", "30s");
+            // The default: long, so that ranks must notice lost messages by other means.
+            command.env("FERROCCL_TIMEOUT", "600s");
         }
     }
 }
@@ -298,9 +299,16 @@ fn inject(
             host.link_up();
         }
         Fault::Broken => {
-            let at_ms = now_ms();
-            // A provider of libfabric does not mend its connections. All ranks stay alive.
-            if resets(network)? && matches!(over, Over::Libfabric(_)) {
+            let (start, at_ms) = (Instant::now(), now_ms());
+            let is_reset = resets(network)?;
+            if matches!(over, Over::Libfabric(_)) {
+                assert!(is_reset, "the kernel resets no connections any more");
+                // A provider of libfabric loses what is under way on a connection that is reset.
+                // An idle connection loses nothing, and the provider makes it anew.
+                while !has_ended(job) && start.elapsed() < LONG {
+                    // Once the ranks are stuck, no connection carries data.
+                    let _ = resets(network);
+                }
                 let failure = lost_connections(cell, at_ms, over.ended_ms());
                 return Ok(Expected::Fails(failure));
             }
@@ -388,6 +396,21 @@ fn resets(network: &Network) -> Result<bool, String> {
         skip("this kernel cannot reset another process's connections: it lacks INET_DIAG_DESTROY");
     }
     Ok(reset > 0)
+}
+
+/// Returns whether this kernel can reset the connections of another process.
+pub(super) fn may_reset(network: &Network) -> bool {
+    let host = &network.hosts[0];
+    let address = SocketAddr::new(host.ipv4(), 0);
+    let connect = move || {
+        let listener = TcpListener::bind(address).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut stream = TcpStream::connect_timeout(&address, LONG).unwrap();
+        stream.write_all(b"x").unwrap();
+        (listener, stream)
+    };
+    let _connection = host.spawn(connect).join().unwrap();
+    host.reset_connections(1).1 > 0
 }
 
 /// Waits until a send queue is full. Returns an error if the job ends first.

@@ -27,7 +27,7 @@ const LIBRARY: &str = "libfabric.so.1";
 /// Variable of `ofi_rxm`, with the value that ferroccl's own launcher (`spawn_local`) sets for its
 /// ranks.
 const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
-const TEST_WITHIN: Duration = Duration::from_secs(900);
+const TEST_WITHIN: Duration = Duration::from_secs(2700);
 const INSTALL_WITHIN: Duration = Duration::from_secs(600);
 
 /// Version of libfabric that is tested.

@@ -53,16 +53,16 @@ impl Cells {
         if self.0.is_empty() {
             return Ok(());
         }
-        let is_unknown = |at: &&String| PLACES.iter().all(|(place, _)| place != at);
-        if let Some(at) = self.0.iter().map(|[at, ..]| at).find(is_unknown) {
-            return Err(format!("{RECORD} has no part for cells of {at:?}"));
-        }
         let path = root().join(RECORD);
         let before = fs::read_to_string(&path).unwrap_or_default();
         fs::write(&path, self.page(&before, &Provenance::now().sentence()))
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         println!("recorded in {RECORD}");
-        Ok(())
+        let is_unknown = |at: &&String| PLACES.iter().all(|(place, _)| place != at);
+        match self.0.iter().map(|[at, ..]| at).find(is_unknown) {
+            Some(at) => Err(format!("{RECORD} has no part for cells of {at:?}")),
+            None => Ok(()),
+        }
     }
 
     fn page(&self, before: &str, provenance: &str) -> String {
