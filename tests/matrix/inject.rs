@@ -305,12 +305,16 @@ fn inject(
                 assert!(is_reset, "the kernel resets no connections any more");
                 // A provider of libfabric loses what is under way on a connection that is reset.
                 // An idle connection loses nothing, and the provider makes it anew.
+                let mut last = Duration::ZERO;
                 while !has_ended(job) && start.elapsed() < LONG {
+                    let round = start.elapsed();
                     // Once the ranks are stuck, no connection carries data.
-                    let _ = resets(network);
+                    if resets(network).is_ok() {
+                        last = round;
+                    }
                 }
-                let failure = lost_connections(cell, at_ms, over.ended_ms());
-                return Ok(Expected::Fails(failure));
+                let within_ms = over.ended_ms() + last.as_millis() as u64;
+                return Ok(Expected::Fails(lost_connections(cell, at_ms, within_ms)));
             }
         }
         Fault::FullSendBuffer => full_buffers(network, job)?,

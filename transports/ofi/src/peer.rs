@@ -29,9 +29,9 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// shows that puts in either direction are not complete, and nothing completes in between. A peer
 /// that reports is running, so its provider makes progress: what is missing is lost, not late.
 const MISSING_TELLS: u32 = 10;
-/// Largest number of times that the same counts are reported to a peer. The peer needs
-/// [`MISSING_TELLS`] reports to see a loss, but counts all reports that came since its last poll as
-/// one. So more than `MISSING_TELLS` reports are sent.
+/// Largest number of times that the same counts are reported to a peer, as long as the peer's
+/// reports show no loss. The peer needs [`MISSING_TELLS`] reports to see a loss, but counts all
+/// reports that came since its last poll as one. So more than `MISSING_TELLS` reports are sent.
 const TELLS_MAX: u32 = 60;
 
 /// Longest waits for a peer.
@@ -348,11 +348,12 @@ impl Peer {
     pub(crate) fn miss(&mut self, now: Instant) {
         let Some((sent, arrived)) = self.news.take() else { return };
         let traffic = self.traffic;
-        if arrived < traffic.sent {
-            // The peer did not poll for a while, so it has counted earlier reports as one.
+        let lacks = sent.saturating_sub(traffic.arrived);
+        if lacks > 0 || arrived < traffic.sent {
+            // A side that has not polled for a while has counted all reports of that time as one:
+            // both sides report on until the puts arrive, or the link is lost.
             self.told.times = 0;
         }
-        let lacks = sent.saturating_sub(traffic.arrived);
         let is_stuck = !self.is_done() && self.waiting.is_empty() && arrived >= traffic.sent;
         if lacks == 0 && !is_stuck {
             self.missing = TrafficReport::default();

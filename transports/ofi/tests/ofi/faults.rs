@@ -114,6 +114,11 @@ fn requests_wait_until_the_provider_takes_them() {
 #[test]
 fn acknowledged_messages_of_an_adapter_are_not_done_before_they_arrive() {
     let emulates = Limits { emulates_writes: true, is_done_early: true, ..Limits::efa(3) };
+    let of_others = Soft::new(
+        Limits { name: "soft-acknowledged", ..Limits::sockets(1) },
+        &Options { acknowledged: true, ..Options::default() },
+    );
+    assert!(!of_others.device(0).caps().acknowledged, "other providers ignore the wish");
     for acknowledged in [false, true] {
         let options = Options { acknowledged, ..Options::default() };
         let ((provider, _proxy), mut sides) = sides_with(&emulates, options);
@@ -256,6 +261,31 @@ fn a_message_that_the_provider_loses_silently_is_noticed() {
         assert!(reason.contains(what), "{fault:?}: {reason}");
         assert!(reason.contains("libfabric's provider has lost messages"), "{fault:?}: {reason}");
     }
+}
+
+/// A side that does not poll for longer than the other side reports still notices the loss of a
+/// message when it polls again.
+#[test]
+fn a_lost_message_is_noticed_after_a_long_pause() {
+    let ((provider, _proxy), mut sides) = sides(&kinds("soft-pauses")[1]);
+    exchange(&mut sides, 1);
+    provider.fail_next(Fault::Vanishes);
+    sides[0].put(7);
+    // The time is an argument of `poll`. Here each poll is 50 ms later than the one before.
+    let begun = now();
+    for poll in 0..10_000 {
+        let time = begun + Duration::from_millis(50) * poll;
+        let is_paused = time < begun + Duration::from_secs(100);
+        for Side { lane, events, .. } in sides.iter_mut().take(if is_paused { 1 } else { 2 }) {
+            lane.poll(time, events).unwrap();
+        }
+        if sides[1].lost().is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let reason = sides[1].lost().expect("the loss is not noticed");
+    assert!(reason.contains("1 of its puts have not arrived"), "{reason}");
 }
 
 /// A connected peer that never sends its endpoint's address is lost after a time limit.

@@ -160,33 +160,36 @@ fn pci_functions() -> Vec<String> {
     all.filter_map(|function| function.file_name().into_string().ok()).collect()
 }
 
-/// Parses the address of a PCI function, such as `0000:31:00.0`.
-fn pci(address: &str) -> fi_pci_attr {
-    let numbers = address.split([':', '.']).map(|part| u16::from_str_radix(part, 16).unwrap());
-    let [domain_id, bus, device, function] = Vec::from_iter(numbers).try_into().unwrap();
+/// Parses the address of a PCI function, such as `0000:31:00.0`. Returns none if libfabric has no
+/// room for the address.
+fn pci(address: &str) -> Option<fi_pci_attr> {
+    let number = |part| u16::from_str_radix(part, 16).ok();
+    let numbers: Vec<u16> = address.split([':', '.']).map(number).collect::<Option<_>>()?;
+    let [domain_id, bus, device, function] = numbers.try_into().ok()?;
     let [bus_id, device_id, function_id] = [bus, device, function].map(|number| number as u8);
-    fi_pci_attr { domain_id, bus_id, device_id, function_id }
+    Some(fi_pci_attr { domain_id, bus_id, device_id, function_id })
 }
 
 /// A rank takes the adapters that are near its accelerator, so each adapter must say where it is.
 /// If some devices are on the PCI bus, the others are left out.
 #[test]
 fn all_adapters_are_listed_with_their_positions() {
-    let functions_here = pci_functions();
-    let [first, second, ..] = &functions_here[..] else {
+    let mut here = pci_functions();
+    here.retain(|address| pci(address).is_some());
+    let [first, second, ..] = &here[..] else {
         println!("\nSKIPPED: this machine has fewer than two PCI functions");
         return;
     };
     let make = |pci| SoftProvider::new(Limits { name: "soft-pci", pci, ..Limits::efa(1) });
-    let adapters = [first, second].map(|address| (make(Some(pci(address))), address));
+    let adapters = [first, second].map(|address| (make(pci(address)), address));
     let elsewhere = make(None);
     let transport = OfiTransport::over(functions(), "soft-pci", Options::default());
     let devices = transport.devices();
     assert_eq!(devices.len(), 2, "{devices:?}");
     for (adapter, address) in &adapters {
         let found = devices.iter().find(|device| device.id.0 == adapter.device()).unwrap();
-        let path = found.pci_path.as_deref().unwrap();
-        assert!(path.starts_with("/sys/devices/pci") && path.ends_with(*address), "{path}");
+        let path = std::fs::canonicalize(format!("/sys/bus/pci/devices/{address}")).unwrap();
+        assert_eq!(found.pci_path.as_deref(), path.to_str());
     }
     assert!(transport.open(&DeviceId(elsewhere.device())).is_ok());
 }
