@@ -203,7 +203,7 @@ pub(crate) const SUITES: &[Suite] = &[
                 neither",
         tiers: "quick: all tests over the newer version, those of the transport over both; deep: \
                 all over both, and every cell of the fault matrix",
-        usual_s: [50, 400],
+        usual_s: [50, 1100],
         tests_min: 24,
         waits: false,
         quick: &[Step::Xtask(&["check", "ofi"])],
