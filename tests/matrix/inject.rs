@@ -100,10 +100,10 @@ pub(super) enum Over {
 
 impl Over {
     /// Returns the longest time from a fault to the error of every survivor, in milliseconds.
-    fn ended_ms(self) -> u64 {
+    fn ended_ms(self, fault: Fault) -> u64 {
         match self {
             Over::Tcp => ended_ms(),
-            Over::Libfabric(_) => ofi_ended_ms(),
+            Over::Libfabric(_) => ofi_ended_ms(fault),
         }
     }
 
@@ -286,7 +286,7 @@ fn inject(
                 Some(signal) => job.signal(victim, signal),
                 None => host.link_down(),
             };
-            return Ok(Expected::Fails(lasting(cell, draw, job, over.ended_ms(), hit)));
+            return Ok(Expected::Fails(lasting(cell, draw, job, over.ended_ms(cell.fault), hit)));
         }
         Fault::ShortStop => {
             job.signal(victim, Signal::STOP);
@@ -313,7 +313,7 @@ fn inject(
                         last = round;
                     }
                 }
-                let within_ms = over.ended_ms() + last.as_millis() as u64;
+                let within_ms = over.ended_ms(cell.fault) + last.as_millis() as u64;
                 return Ok(Expected::Fails(lost_connections(cell, at_ms, within_ms)));
             }
         }

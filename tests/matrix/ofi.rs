@@ -57,13 +57,13 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
         (_, Some(_)) => {
             await_work(&job);
             let hit = || job.await_text(victim, ANNOUNCES_SIGNAL, LONG);
-            let failure = lasting(&cell, &draw, &job, ofi_ended_ms(), hit);
+            let failure = lasting(&cell, &draw, &job, ofi_ended_ms(cell.fault), hit);
             Expected::Fails(Failure { at_ms: signalled_ms(&job, victim), ..failure })
         }
         (Some(signal), None) => {
             await_fault(&cell, &draw, &job)?;
             let hit = || job.signal(victim, signal);
-            Expected::Fails(lasting(&cell, &draw, &job, ofi_ended_ms(), hit))
+            Expected::Fails(lasting(&cell, &draw, &job, ofi_ended_ms(cell.fault), hit))
         }
         (None, None) => {
             await_fault(&cell, &draw, &job)?;

@@ -95,7 +95,7 @@ impl Default for Options {
 /// then, the adapter may be unable to write; only an open endpoint shows whether it can.
 pub(crate) fn writes(info: &Info, options: &Options) -> bool {
     let can_write = info.has(FI_RMA) && info.domain().cq_data_size >= DATA_BYTES;
-    can_write && (options.always_writes || info.suits_writes())
+    can_write && (options.always_writes || info.is_efa())
 }
 
 /// Returns the capabilities of a device, from what its provider offers (`info`).
@@ -107,7 +107,7 @@ pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
         mapped: false,
         ordered: false,
         redirects: false,
-        acknowledged: options.acknowledged && (writes || info.delivers()),
+        acknowledged: options.acknowledged && (writes || info.is_efa()),
         written_early: writes,
         polls_by_system_call: over_sockets,
         register_bytes_min: if over_sockets { LIST_BYTES_MIN } else { REGISTER_BYTES_MIN },

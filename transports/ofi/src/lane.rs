@@ -144,7 +144,7 @@ impl OfiLane {
             peers_max,
             process: rustix::process::getpid(),
             acknowledged: caps.acknowledged,
-            is_done_early: !mode.writes || !info.suits_writes(),
+            is_done_early: !mode.writes || !info.is_efa(),
             patience,
             mode,
             memory: MemoryTable::new(registry, caps),

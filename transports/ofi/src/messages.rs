@@ -1,5 +1,5 @@
 //! Puts as messages, for providers that cannot write, or whose writes do not suit puts (see
-//! `Info::suits_writes`). A put is sent in parts, one message each, with a head that names the
+//! `Info::is_efa`). A put is sent in parts, one message each, with a head that names the
 //! destination of the part's bytes. The receiver's lane checks the key of each part, and copies the
 //! bytes to that destination. A put of one part may stay in the receive buffer instead, where its
 //! reader finds it ([`Inbox::hold`]).

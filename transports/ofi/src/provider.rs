@@ -103,6 +103,13 @@ impl Provider {
         self.major().is_some_and(|major| shares_locks(&self.name, major))
     }
 
+    /// Returns whether the provider divides messages of medium length into segments. The transport
+    /// then sends several messages instead.
+    #[must_use]
+    pub fn divides_messages(&self) -> bool {
+        self.major().is_some_and(|major| is_segmented(&self.name, major))
+    }
+
     fn major(&self) -> Option<u32> {
         self.version.split('.').next()?.parse().ok()
     }

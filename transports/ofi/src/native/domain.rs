@@ -54,7 +54,7 @@ impl Domain {
     /// Opens the device that a provider offers (`info`). With `woken`, completion queues have a
     /// descriptor that wakes a lane, unless the provider has none; a completion then costs more.
     pub(crate) fn open(mut info: Info, woken: bool) -> Result<Arc<Domain>, OfiError> {
-        let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
+        let most = if info.is_efa() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);
         // The low-latency class needs a second endpoint. With `FI_MR_ENDPOINT`, memory is bound to
         // one endpoint, and peers cannot write it through the other.

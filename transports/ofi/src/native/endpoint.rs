@@ -18,7 +18,7 @@ use libfabric_sys::{
     fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
 
-use super::{Domain, EFA, Info, Memory, OfiError, check, reason, shm};
+use super::{Domain, Info, Memory, OfiError, check, reason, shm};
 
 /// Room for a provider's address, in bytes: no provider has longer addresses.
 const ADDRESS_BYTES_MAX: usize = 512;
@@ -172,7 +172,7 @@ impl Endpoint {
     /// that has ended. Without a queue, EFA's provider ends the process at such an error.
     fn open_events(&mut self) -> Result<(), OfiError> {
         let Domain { fabric, info, .. } = &*self.domain;
-        if info.provider() != EFA {
+        if !info.is_efa() {
             return Ok(());
         }
         let mut events = fi_eq_attr {
@@ -235,7 +235,7 @@ impl Endpoint {
         };
         // The descriptor of EFA's provider stays readable after the first event, so a wait on it
         // would not sleep.
-        let woken = made.domain.woken && made.domain.info.provider() != EFA;
+        let woken = made.domain.woken && !made.domain.info.is_efa();
         let mut queue = fi_cq_attr {
             size: 0,
             flags: 0,

@@ -14,7 +14,7 @@ use libfabric_sys::{
 use super::{OfiError, check, shm};
 
 /// Provider of AWS's adapters.
-pub(crate) const EFA: &str = "efa";
+const EFA: &str = "efa";
 
 /// First version of the interface for which EFA's provider by default uses RDMA on every adapter
 /// that has it. For a program written for an earlier version, the default is RDMA only on newer
@@ -301,19 +301,15 @@ impl Info {
             .then(|| format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
     }
 
-    /// Returns whether the provider's writes suit puts. EFA's writes do: its device checks the key
-    /// of each packet, and the peer's completion has the length. With other providers, the
-    /// completion may lack the length, and a write under way may go on after its target was
-    /// deregistered: with software providers the rest of the write still arrives in that memory,
-    /// and with `verbs` it may arrive, since that provider caches registrations.
-    pub(crate) fn suits_writes(&self) -> bool {
-        self.provider() == EFA
-    }
-
-    /// Returns whether the provider completes a message only when the peer's provider has delivered
-    /// it, if it is asked to (`FI_DELIVERY_COMPLETE`). EFA's provider does so; many others take the
-    /// flag and ignore it.
-    pub(crate) fn delivers(&self) -> bool {
+    /// Returns whether the provider is EFA's. Its writes suit puts: its device checks the key of
+    /// each packet, and the peer's completion has the length. With other providers, the completion
+    /// may lack the length, and a write under way may go on after its target was deregistered: with
+    /// software providers the rest of the write still arrives in that memory, and with `verbs` it
+    /// may arrive, since that provider caches registrations.
+    ///
+    /// Also, EFA's provider completes a message only when the peer's provider has delivered it, if
+    /// it is asked to (`FI_DELIVERY_COMPLETE`); many others take the flag and ignore it.
+    pub(crate) fn is_efa(&self) -> bool {
         self.provider() == EFA
     }
 

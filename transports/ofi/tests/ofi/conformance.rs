@@ -31,9 +31,10 @@ fn open(provider: &str, options: &Options) -> Arc<dyn Device> {
 impl Ofi {
     fn new(provider: &str, options: &Options) -> Ofi {
         let devices = [(), ()].map(|()| open(provider, options));
-        // A message of more than 16 KiB would be divided by the provider, so the transport sends
-        // several messages.
-        let buffered_bytes_max = if is_segmented(provider) { 16_000 } else { usize::MAX };
+        let divides =
+            providers().unwrap().iter().any(|one| one.name == provider && one.divides_messages());
+        // A message of more than 16 KiB would be divided.
+        let buffered_bytes_max = if divides { 16_000 } else { usize::MAX };
         Ofi { devices, other: None, buffered_bytes_max }
     }
 
@@ -95,15 +96,6 @@ const WITHDRAWN: &str = "a put under way writes nothing to deregistered memory";
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
-}
-
-/// Returns whether the provider is `ofi_rxm` above `tcp`, and divides messages into segments, as it
-/// does since libfabric 1.20.
-fn is_segmented(provider: &str) -> bool {
-    let all = providers().unwrap_or_default();
-    let found = all.iter().find(|found| found.name == provider && provider == "tcp;ofi_rxm");
-    let major = found.and_then(|found| found.version.split('.').next()?.parse::<u32>().ok());
-    major.is_some_and(|major| major >= 120)
 }
 
 /// Returns whether libfabric has this provider, and the provider moves the memory of accelerators.
