@@ -18,11 +18,13 @@ use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Info, transport_error};
 use crate::peer::{Mode, PeerTimeouts};
 use crate::posted::{Posted, lock};
-use crate::provider::{DATA_BYTES, LOCKED_EFFECT, is_limited, polls_sockets, shares_locks};
+use crate::provider::{
+    DATA_BYTES, LOCKED_EFFECT, has_own_layout, is_limited, polls_sockets, shares_locks,
+};
 use crate::tag::Layout;
 
 /// Protocol between the two sides; the version changes with every change of their messages.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 8);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 9);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -220,9 +222,10 @@ impl Device for OfiDevice {
         let patience = PeerTimeouts { broken, joined: join_within };
         let (info, options) = (self.domain.info(), &self.options);
         let (caps, layout) = (self.caps.clone(), layout(info, options));
-        let (provider, (major, _)) = (info.provider(), info.version());
-        let eager_limit = is_limited(&provider, major).then(|| options.eager_limit.clone());
-        let mode = Mode { provider, writes: self.writes, eager_limit };
+        let (provider, version) = (info.provider(), info.version());
+        let eager_limit = is_limited(&provider, version.0).then(|| options.eager_limit.clone());
+        let version = has_own_layout(&provider).then_some(version);
+        let mode = Mode { provider, version, writes: self.writes, eager_limit };
         let posted = Posted::open(&self.domain, self.writes).map_err(transport_error)?;
         let posted = Arc::new(Mutex::new(posted));
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);

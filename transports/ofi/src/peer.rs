@@ -82,6 +82,8 @@ pub(crate) struct Offer {
 pub(crate) struct Mode {
     /// Name of libfabric's provider.
     pub(crate) provider: String,
+    /// Version of the provider, if all sides need the same.
+    pub(crate) version: Option<(u32, u32)>,
     /// True if puts are writes, false if they are messages.
     pub(crate) writes: bool,
     /// Value of [`EAGER_LIMIT`], if the provider reads it.
@@ -90,8 +92,11 @@ pub(crate) struct Mode {
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mode { provider, writes, eager_limit } = self;
+        let Mode { provider, version, writes, eager_limit } = self;
         write!(f, "{} of {provider}", if *writes { "writes" } else { "messages" })?;
+        if let Some((major, minor)) = version {
+            write!(f, " {major}.{minor}")?;
+        }
         match eager_limit {
             Some(limit) => write!(f, " with {}={limit}", EAGER_LIMIT.0),
             None => Ok(()),
@@ -281,8 +286,8 @@ impl Peer {
                     if offer.mode != self.mode {
                         return self.lose(format!(
                             "it moves data by {}, and this side by {}: set FERROCCL_OFI_PROVIDER \
-                             and libfabric's variables alike on all ranks, and use adapters with \
-                             the same features",
+                             and libfabric's variables alike on all ranks, and use the same \
+                             libfabric and adapters with the same features",
                             offer.mode, self.mode
                         ));
                     }

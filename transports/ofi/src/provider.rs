@@ -28,14 +28,15 @@ const LIMITED_BEFORE: u32 = 120;
 /// Providers over the system's sockets. Other providers report completions in memory.
 const SOCKETS: [&str; 4] = ["tcp", "net", "udp", "sockets"];
 
-/// Provider whose processes share spin locks. The locks lie in shared memory, and nothing releases
-/// the lock of a process that has ended.
-const LOCKED: &str = "shm";
-/// Effect of the locks of [`LOCKED`], for the user.
+/// Provider whose processes share memory, and spin locks in it. Nothing releases the lock of a
+/// process that has ended. The layout of the memory differs between versions, and no process checks
+/// another's layout (up to libfabric 2.6).
+const SHARED: &str = "shm";
+/// Effect of the locks of [`SHARED`], for the user.
 pub(crate) const LOCKED_EFFECT: &str = "a rank that is killed or stopped can hold a lock of the \
      provider's; a call of another rank then waits for the lock without a limit: use \
      FERROCCL_TRANSPORT=shm (ferroccl's own shared memory) or libfabric 2.5";
-/// Major version of [`LOCKED`] without such locks: that of libfabric 2.5.
+/// Major version of [`SHARED`] without such locks: that of libfabric 2.5.
 const UNLOCKED: u32 = 205;
 
 /// A provider with reliable datagram endpoints.
@@ -122,7 +123,12 @@ pub(crate) fn polls_sockets(name: &str) -> bool {
 
 /// Returns whether the processes of a provider of this major version share locks.
 pub(crate) fn shares_locks(name: &str, major: u32) -> bool {
-    name == LOCKED && major != UNLOCKED
+    name == SHARED && major != UNLOCKED
+}
+
+/// Returns whether the processes of a provider need the same version of it.
+pub(crate) fn has_own_layout(name: &str) -> bool {
+    name == SHARED
 }
 
 /// Returns whether a provider of this major version reads [`EAGER_LIMIT`].

@@ -308,18 +308,20 @@ fn a_peer_that_never_joins_is_lost() {
 }
 
 /// Two sides that move bytes in different modes both report the difference. A mode consists of the
-/// provider, the choice of writes or messages, and the eager limit.
+/// provider, its version over `shm`, the choice of writes or messages, and the eager limit.
 #[test]
 fn a_peer_with_another_mode_is_lost_with_the_reason() {
     let efa = Limits::efa(1);
     let emulates = Limits { emulates_writes: true, ..Limits::efa(1) };
     let other = Limits { name: "soft-other", ..Limits::sockets(1) };
     let rxm = Limits { name: "tcp;ofi_rxm", version: 117, ..Limits::sockets(1) };
+    let [old, new] = [117, 205].map(|version| Limits { name: "shm", version, ..Limits::efa(1) });
     let limit = |bytes: &str| Options { eager_limit: bytes.to_owned(), ..Options::default() };
     let alike = |limits| (limits, Options::default());
     for (sides, differs) in [
         ([alike(efa.clone()), alike(emulates)], "messages of efa"),
         ([alike(efa), alike(other)], "soft-other"),
+        ([alike(old), alike(new)], "messages of shm 117.0"),
         ([(rxm.clone(), limit("524288")), (rxm, limit(""))], "FI_OFI_RXM_EAGER_LIMIT=524288"),
     ] {
         let fixture = Soft::unlike(sides);
