@@ -53,14 +53,18 @@ pub(crate) fn shares_locks(name: &str) -> bool {
 fn every_algorithm() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     assert_eq!(communicator.transport(), KIND.name);
-    sweep(&mut communicator, &[0, 1, 1009]);
+    check_all(&mut communicator);
+    communicator.barrier()
+}
+
+/// Checks all collectives, two of them with messages of several parts.
+fn check_all(communicator: &mut Communicator) {
+    sweep(communicator, &[0, 1, 1009]);
     if full() || communicator.ranks() <= 3 {
         for collective in [AllReduce, AllToAll] {
-            // Each put takes several messages.
-            check(&mut communicator, &Case::new(collective, 300_007));
+            check(communicator, &Case::new(collective, 300_007));
         }
     }
-    communicator.barrier()
 }
 
 #[test]
@@ -141,6 +145,28 @@ fn all_collectives_run_over_software_providers() {
         for ranks in (2..=8).filter(|ranks| full() || [2, 5].contains(ranks)) {
             let _provider = SoftProvider::new(limits(u64::from(ranks)));
             with_soft(kind, ranks, |communicator| sweep(communicator, &[0, 1, 1009]));
+        }
+    }
+}
+
+/// Transports whose puts are writes, over providers of the installed libfabric.
+static WRITES: [TransportKind; 2] = [
+    soft("ofi-writes", 252, |_, _| Ok(by_writes("tcp"))),
+    soft("ofi-writes-rxm", 251, |_, _| Ok(by_writes("tcp;ofi_rxm"))),
+];
+
+fn by_writes(provider: &str) -> Box<dyn Transport> {
+    let interfaces = "lo".to_owned();
+    let options = Options { interfaces, always_writes: true, ..Options::default() };
+    Box::new(OfiTransport::new(provider, options))
+}
+
+#[test]
+fn all_collectives_run_by_writes_of_libfabric() {
+    for name in present().filter(|name| *name != SHM) {
+        let kind = &WRITES[usize::from(name.contains(';'))];
+        for ranks in (2..=8).filter(|ranks| full() || [2, 5].contains(ranks)) {
+            with_soft(kind, ranks, check_all);
         }
     }
 }

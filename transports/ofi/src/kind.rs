@@ -8,11 +8,12 @@ use ccl_core::transport::TransportError;
 use ccl_socket::Location;
 
 use crate::device::Options;
-use crate::provider::{EAGER_LIMIT, providers};
+use crate::native::{EFA, functions};
+use crate::provider::{EAGER_LIMIT, best, providers};
 use crate::transport::OfiTransport;
 
 /// Default providers if none is named, the best first.
-const USUAL: [&str; 3] = ["efa", "tcp", "tcp;ofi_rxm"];
+const USUAL: [&str; 3] = [EFA, "tcp", "tcp;ofi_rxm"];
 
 ccl_core::tunables! {
     /// Tunables that no other transport has.
@@ -96,22 +97,36 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
     Ok(config.transport_settings.read()?)
 }
 
-/// Returns `efa` on a host with an EFA adapter. On other hosts, returns the best provider found
-/// (`tcp` if none is found), but only if the configuration names this transport. Otherwise returns
-/// an error: loading libfabric just to search for providers would be slow, and some providers set
-/// signal handlers.
+/// Returns the best provider found (`tcp` if none is found), if the configuration names this
+/// transport. Otherwise returns `efa` on a host with an EFA adapter, and an error on other hosts:
+/// loading libfabric just to search for providers would be slow, and some providers set signal
+/// handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
-    if has_efa() {
-        return Ok(USUAL[0].to_owned());
+    let has_efa = has_efa();
+    if config.transport.split('+').any(|name| name == KIND.name) {
+        let is_there = |name: &str| {
+            let found = functions().and_then(|functions| best(functions, name));
+            found.is_ok_and(|offer| offer.is_some())
+        };
+        let found = first_usual(is_there);
+        if has_efa && found != EFA {
+            tracing::warn!(
+                "libfabric has no provider for this host's EFA adapter; ofi uses {found}"
+            );
+        }
+        return Ok(found.to_owned());
     }
-    if !config.transport.split('+').any(|name| name == KIND.name) {
-        let reason =
-            "this host has no EFA adapter; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
-        return Err(TransportError::Unusable { what: "EFA".to_owned(), reason });
+    if has_efa {
+        return Ok(EFA.to_owned());
     }
-    let all = providers().unwrap_or_default();
-    let found = USUAL.iter().find(|name| all.iter().any(|provider| provider.name == **name));
-    Ok(found.unwrap_or(&"tcp").to_string())
+    let reason =
+        "this host has no EFA adapter; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
+    Err(TransportError::Unusable { what: "EFA".to_owned(), reason })
+}
+
+/// Returns the first of [`USUAL`] that is there, or `tcp`.
+fn first_usual(is_there: impl Fn(&str) -> bool) -> &'static str {
+    USUAL.into_iter().find(|name| is_there(name)).unwrap_or("tcp")
 }
 
 /// Returns whether the kernel has an adapter for EFA.
@@ -130,6 +145,14 @@ mod tests {
         assert_eq!(alternatives("tcp;ofi_rxm"), ["tcp;ofi_rxm"]);
         assert_eq!(alternatives("efa, tcp"), ["efa", "tcp"]);
         assert!(alternatives("^shm,udp").is_empty() && alternatives("").is_empty());
+    }
+
+    #[test]
+    fn the_first_usual_provider_that_is_there_is_taken() {
+        assert_eq!(first_usual(|_| true), "efa");
+        assert_eq!(first_usual(|name| name != "efa"), "tcp");
+        assert_eq!(first_usual(|name| name == "tcp;ofi_rxm"), "tcp;ofi_rxm");
+        assert_eq!(first_usual(|_| false), "tcp");
     }
 
     #[test]

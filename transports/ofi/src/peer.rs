@@ -95,7 +95,7 @@ impl fmt::Display for Mode {
         let Mode { provider, version, writes, eager_limit } = self;
         write!(f, "{} of {provider}", if *writes { "writes" } else { "messages" })?;
         if let Some((major, minor)) = version {
-            write!(f, " {major}.{minor}")?;
+            write!(f, " of version {major}.{minor}")?;
         }
         match eager_limit {
             Some(limit) => write!(f, " with {}={limit}", EAGER_LIMIT.0),

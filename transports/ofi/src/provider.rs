@@ -8,7 +8,7 @@ use libfabric_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::native::{Hints, Info, OfiError, functions};
+use crate::native::{EFA, Hints, Info, OfiError, functions};
 
 /// Bytes of remote CQ data that the transport's writes need.
 pub(crate) const DATA_BYTES: usize = 4;
@@ -74,6 +74,9 @@ impl Provider {
         let mut add = |sentence: &str| all.push(sentence.to_owned());
         if !self.writes || !self.write_data {
             add("no writes with remote CQ data: puts are messages, and the receiver copies most");
+        } else if self.name != EFA {
+            add("a write can go on after its target is deregistered: puts are messages, and the \
+                 receiver copies most");
         }
         if !self.device_memory {
             add("no memory of accelerators: their data is staged in host memory");
@@ -181,7 +184,11 @@ pub(crate) fn installed(name: &str) -> Option<Info> {
     let found = functions().and_then(|functions| best(functions, name));
     let is_needed = std::env::var_os("FERROCCL_TEST_OFI").is_some();
     assert!(found.is_ok() || !is_needed, "{found:?}");
-    found.ok().flatten()
+    let found = found.ok().flatten();
+    if found.is_none() {
+        println!("\nSKIPPED: libfabric has no provider {name}");
+    }
+    found
 }
 
 /// Describes a provider by its offers; none if it offers nothing any more.

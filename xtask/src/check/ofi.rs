@@ -94,6 +94,10 @@ fn wheel() -> Outcome<PathBuf> {
     Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; pin a version that has it"))
 }
 
+/// Unit tests of the transport that use an installed libfabric.
+const UNITS: [&str; 5] =
+    ["--lib", "--", "native::endpoint::", "native::shm::", "messages::tests::"];
+
 /// Runs the tests of code that uses libfabric: bindings, transport, command and collectives.
 fn test(directory: Option<&Path>, full: bool) -> Outcome {
     // Other suites run the tests of software providers, which need no library.
@@ -102,7 +106,7 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
     let users: &[&str] =
         &["--test", "cli", "--test", "integration", "--", "ofi::", "--skip", "software_providers"];
     let parts: &[&[&str]] = match full || directory.is_some() {
-        true => &[&["--lib", "--", "native::endpoint::"], transport, users],
+        true => &[&UNITS, transport, users],
         false => &[transport],
     };
     for arguments in parts {

@@ -14,12 +14,12 @@ use libfabric_sys::{
 use super::{OfiError, check, shm};
 
 /// Provider of AWS's adapters.
-const EFA: &str = "efa";
+pub(crate) const EFA: &str = "efa";
 
 /// First version of the interface for which EFA's provider by default uses RDMA on every adapter
 /// that has it. For a program written for an earlier version, the default is RDMA only on newer
 /// adapters.
-const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
+pub(crate) const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
 
 /// First version of the interface that has `FI_MR_DMABUF`.
 const DMABUF_API_VERSION: u32 = FI_VERSION(1, 20);

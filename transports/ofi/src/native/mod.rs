@@ -15,7 +15,7 @@ pub(crate) use domain::{Domain, LOCAL, Memory, REMOTE, registers_dma_bufs};
 pub(crate) use endpoint::{
     Bell, COMPLETIONS_MAX, Completion, Completions, Endpoint, Failed, RANGES_MAX, Range,
 };
-pub(crate) use info::{Hints, Info};
+pub(crate) use info::{EFA, Hints, Info};
 
 /// Failure of libfabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -321,7 +321,7 @@ fn a_peer_with_another_mode_is_lost_with_the_reason() {
     for (sides, differs) in [
         ([alike(efa.clone()), alike(emulates)], "messages of efa"),
         ([alike(efa), alike(other)], "soft-other"),
-        ([alike(old), alike(new)], "messages of shm 117.0"),
+        ([alike(old), alike(new)], "messages of shm of version 117.0"),
         ([(rxm.clone(), limit("524288")), (rxm, limit(""))], "FI_OFI_RXM_EAGER_LIMIT=524288"),
     ] {
         let fixture = Soft::unlike(sides);
