@@ -57,7 +57,8 @@ fn every_algorithm() -> Result<(), Error> {
     communicator.barrier()
 }
 
-/// Checks all collectives, two of them with messages of several parts.
+/// Checks all collectives, two of them with long messages, which take several messages of a
+/// provider.
 fn check_all(communicator: &mut Communicator) {
     sweep(communicator, &[0, 1, 1009]);
     if full() || communicator.ranks() <= 3 {
@@ -109,11 +110,11 @@ type Soft = (TransportKind, fn(u64) -> Limits);
 
 /// Transports over software providers, whose requests overtake each other.
 static SOFT: [Soft; 2] = [
-    (soft("soft-efa", 254, |_, _| Ok(over("efa"))), Limits::efa),
-    (soft("soft-sockets", 253, |_, _| Ok(over("soft"))), Limits::sockets),
+    (kind("soft-efa", 254, |_, _| Ok(over("efa"))), Limits::efa),
+    (kind("soft-sockets", 253, |_, _| Ok(over("soft"))), Limits::sockets),
 ];
 
-const fn soft(name: &'static str, id: u8, make: Make) -> TransportKind {
+const fn kind(name: &'static str, id: u8, make: Make) -> TransportKind {
     // The lowest preference: other tests of this process let the library choose a transport, and it
     // must not choose this one.
     let preference = 0;
@@ -125,7 +126,7 @@ fn over(provider: &str) -> Box<dyn Transport> {
     Box::new(OfiTransport::over(functions(), provider, options))
 }
 
-fn with_soft(
+fn with_kind(
     kind: &'static TransportKind,
     ranks: u32,
     work: impl Fn(&mut Communicator) + Send + Sync + 'static,
@@ -144,15 +145,15 @@ fn all_collectives_run_over_software_providers() {
     for (kind, limits) in &SOFT {
         for ranks in (2..=8).filter(|ranks| full() || [2, 5].contains(ranks)) {
             let _provider = SoftProvider::new(limits(u64::from(ranks)));
-            with_soft(kind, ranks, |communicator| sweep(communicator, &[0, 1, 1009]));
+            with_kind(kind, ranks, |communicator| sweep(communicator, &[0, 1, 1009]));
         }
     }
 }
 
 /// Transports whose puts are writes, over providers of the installed libfabric.
 static WRITES: [TransportKind; 2] = [
-    soft("ofi-writes", 252, |_, _| Ok(by_writes("tcp"))),
-    soft("ofi-writes-rxm", 251, |_, _| Ok(by_writes("tcp;ofi_rxm"))),
+    kind("ofi-writes", 250, |_, _| Ok(by_writes("tcp"))),
+    kind("ofi-writes-rxm", 251, |_, _| Ok(by_writes("tcp;ofi_rxm"))),
 ];
 
 fn by_writes(provider: &str) -> Box<dyn Transport> {
@@ -164,9 +165,12 @@ fn by_writes(provider: &str) -> Box<dyn Transport> {
 #[test]
 fn all_collectives_run_by_writes_of_libfabric() {
     for name in present().filter(|name| *name != SHM) {
+        let transport = by_writes(name);
+        let device = transport.open(&transport.devices()[0].id).unwrap();
+        assert!(device.caps().written_early, "puts over {name} are messages");
         let kind = &WRITES[usize::from(name.contains(';'))];
         for ranks in (2..=8).filter(|ranks| full() || [2, 5].contains(ranks)) {
-            with_soft(kind, ranks, check_all);
+            with_kind(kind, ranks, check_all);
         }
     }
 }
@@ -177,7 +181,7 @@ fn collectives_run_over_software_providers_with_a_hundred_seeds() {
     for seed in 0..if full() { 1000 } else { 100 } {
         let (kind, limits) = &SOFT[seed as usize % SOFT.len()];
         let _provider = SoftProvider::new(limits(seed));
-        with_soft(kind, 2 + seed as u32 % 3, move |communicator| {
+        with_kind(kind, 2 + seed as u32 % 3, move |communicator| {
             let also = movers().nth(seed as usize % movers().count());
             for collective in also.into_iter().chain([AllReduce, AllToAll]) {
                 check(communicator, &Case::new(collective, 5_011));

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Promised longest time from a fault to the error of every survivor, in milliseconds.
 const ENDED_MS: u64 = 5000;
-/// Promised longest time over libfabric, in milliseconds.
-const OFI_ENDED_MS: u64 = 15_000;
+/// Promised longest time over libfabric.
+const OFI_ENDED: Duration = Duration::from_secs(15);
 
 /// Returns [`ENDED_MS`], stretched for this machine.
 pub(super) fn ended_ms() -> u64 {
@@ -18,11 +18,11 @@ pub(super) fn ended_ms() -> u64 {
 }
 
 /// Returns the promised longest time over libfabric, in milliseconds. If connections are reset, the
-/// provider may lose messages without a report. The ranks need some 10 s to be sure of that, so the
-/// time is stretched for this machine.
+/// provider may lose messages without a report, and only the ranks' own reports show the loss. They
+/// come once a second and are compared for 10 s, which leaves little of the time: so the time is
+/// stretched for this machine.
 pub(super) fn ofi_ended_ms(fault: Fault) -> u64 {
-    let promised = Duration::from_millis(OFI_ENDED_MS);
-    let within = if fault == Fault::Broken { stretched(promised) } else { promised };
+    let within = if fault == Fault::Broken { stretched(OFI_ENDED) } else { OFI_ENDED };
     within.as_millis() as u64
 }
 

@@ -19,7 +19,7 @@ use crate::native::{Domain, Endpoint, Info, transport_error};
 use crate::peer::{Mode, PeerTimeouts};
 use crate::posted::{Posted, lock};
 use crate::provider::{
-    DATA_BYTES, LOCKED_EFFECT, has_own_layout, is_limited, polls_sockets, shares_locks,
+    DATA_BYTES, LOCKED_EFFECT, is_limited, needs_same_version, polls_sockets, shares_locks,
 };
 use crate::tag::Layout;
 
@@ -224,7 +224,7 @@ impl Device for OfiDevice {
         let (caps, layout) = (self.caps.clone(), layout(info, options));
         let (provider, version) = (info.provider(), info.version());
         let eager_limit = is_limited(&provider, version.0).then(|| options.eager_limit.clone());
-        let version = has_own_layout(&provider).then_some(version);
+        let version = needs_same_version(&provider).then_some(version);
         let mode = Mode { provider, version, writes: self.writes, eager_limit };
         let posted = Posted::open(&self.domain, self.writes).map_err(transport_error)?;
         let posted = Arc::new(Mutex::new(posted));

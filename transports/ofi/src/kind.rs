@@ -102,31 +102,37 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
 /// loading libfabric just to search for providers would be slow, and some providers set signal
 /// handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
+    let is_named = config.transport.split('+').any(|name| name == KIND.name);
     let has_efa = has_efa();
-    if config.transport.split('+').any(|name| name == KIND.name) {
-        let is_there = |name: &str| {
-            let found = functions().and_then(|functions| best(functions, name));
-            found.is_ok_and(|offer| offer.is_some())
-        };
-        let found = first_usual(is_there);
-        if has_efa && found != EFA {
-            tracing::warn!(
-                "libfabric has no provider for this host's EFA adapter; ofi uses {found}"
-            );
-        }
-        return Ok(found.to_owned());
+    let offers = |name: &str| {
+        // Without libfabric, opening the provider fails with the reason.
+        let Ok(library) = functions() else { return false };
+        let offer = best(library, name).inspect_err(|error| {
+            tracing::warn!(%error, "libfabric's provider {name} is not used");
+        });
+        offer.is_ok_and(|offer| offer.is_some())
+    };
+    let Some(found) = choose(is_named, has_efa, offers) else {
+        let reason =
+            "this host has no EFA adapter; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
+        return Err(TransportError::Unusable { what: "EFA".to_owned(), reason });
+    };
+    if has_efa && found != EFA && functions().is_ok() {
+        tracing::warn!(
+            "this host has an EFA adapter, but libfabric does not offer it (no provider efa, no \
+             access to the adapter, or an exclusion in FI_PROVIDER): ofi uses {found}"
+        );
     }
-    if has_efa {
-        return Ok(EFA.to_owned());
-    }
-    let reason =
-        "this host has no EFA adapter; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
-    Err(TransportError::Unusable { what: "EFA".to_owned(), reason })
+    Ok(found.to_owned())
 }
 
-/// Returns the first of [`USUAL`] that is there, or `tcp`.
-fn first_usual(is_there: impl Fn(&str) -> bool) -> &'static str {
-    USUAL.into_iter().find(|name| is_there(name)).unwrap_or("tcp")
+/// Returns the provider to use: the first of [`USUAL`] that libfabric offers, or `tcp`, if the
+/// transport is named; else `efa` on a host with an EFA adapter.
+fn choose(is_named: bool, has_efa: bool, offers: impl Fn(&str) -> bool) -> Option<&'static str> {
+    match is_named {
+        true => Some(USUAL.into_iter().find(|name| offers(name)).unwrap_or("tcp")),
+        false => has_efa.then_some(EFA),
+    }
 }
 
 /// Returns whether the kernel has an adapter for EFA.
@@ -148,11 +154,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_usual_provider_that_is_there_is_taken() {
-        assert_eq!(first_usual(|_| true), "efa");
-        assert_eq!(first_usual(|name| name != "efa"), "tcp");
-        assert_eq!(first_usual(|name| name == "tcp;ofi_rxm"), "tcp;ofi_rxm");
-        assert_eq!(first_usual(|_| false), "tcp");
+    fn the_first_usual_provider_that_libfabric_offers_is_taken() {
+        for has_efa in [false, true] {
+            assert_eq!(choose(true, has_efa, |_| true), Some("efa"));
+            assert_eq!(choose(true, has_efa, |name| name != "efa"), Some("tcp"));
+            assert_eq!(choose(true, has_efa, |name| name == "tcp;ofi_rxm"), Some("tcp;ofi_rxm"));
+            assert_eq!(choose(true, has_efa, |_| false), Some("tcp"));
+        }
+        assert_eq!(choose(false, true, |_| panic!("libfabric is asked")), Some("efa"));
+        assert_eq!(choose(false, false, |_| panic!("libfabric is asked")), None);
     }
 
     #[test]

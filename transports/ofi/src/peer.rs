@@ -90,6 +90,20 @@ pub(crate) struct Mode {
     pub(crate) eager_limit: Option<String>,
 }
 
+impl Mode {
+    /// Returns the reason why a peer with another mode is lost, for the user.
+    fn difference(&self, its: &Mode) -> String {
+        let advice = match its.version == self.version {
+            true => {
+                "set FERROCCL_OFI_PROVIDER and libfabric's variables alike on all ranks, and use \
+                 adapters with the same features"
+            }
+            false => "use the same provider and libfabric on all ranks",
+        };
+        format!("it moves data by {its}, and this side by {self}: {advice}")
+    }
+}
+
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mode { provider, version, writes, eager_limit } = self;
@@ -284,12 +298,7 @@ impl Peer {
                         return self.lose("it sent an invalid offer of its endpoint".to_owned());
                     };
                     if offer.mode != self.mode {
-                        return self.lose(format!(
-                            "it moves data by {}, and this side by {}: set FERROCCL_OFI_PROVIDER \
-                             and libfabric's variables alike on all ranks, and use the same \
-                             libfabric and adapters with the same features",
-                            offer.mode, self.mode
-                        ));
+                        return self.lose(self.mode.difference(&offer.mode));
                     }
                     let Offer { number, token, .. } = offer;
                     match endpoints.insert(&offer.addresses) {

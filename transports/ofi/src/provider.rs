@@ -29,8 +29,8 @@ const LIMITED_BEFORE: u32 = 120;
 const SOCKETS: [&str; 4] = ["tcp", "net", "udp", "sockets"];
 
 /// Provider whose processes share memory, and spin locks in it. Nothing releases the lock of a
-/// process that has ended. The layout of the memory differs between versions, and no process checks
-/// another's layout (up to libfabric 2.6).
+/// process that has ended. The layout of the memory can differ between versions, and no process
+/// checks another's layout (up to libfabric 2.6).
 const SHARED: &str = "shm";
 /// Effect of the locks of [`SHARED`], for the user.
 pub(crate) const LOCKED_EFFECT: &str = "a rank that is killed or stopped can hold a lock of the \
@@ -67,7 +67,8 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Returns the effects of missing features on a transport, one sentence each.
+    /// Returns the effects of missing features and of other limits on a transport, one sentence
+    /// each.
     #[must_use]
     pub fn without(&self) -> Vec<String> {
         let mut all = Vec::new();
@@ -130,7 +131,7 @@ pub(crate) fn shares_locks(name: &str, major: u32) -> bool {
 }
 
 /// Returns whether the processes of a provider need the same version of it.
-pub(crate) fn has_own_layout(name: &str) -> bool {
+pub(crate) fn needs_same_version(name: &str) -> bool {
     name == SHARED
 }
 
@@ -180,11 +181,17 @@ pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<I
 /// Returns the best offer of a provider of the installed library; none if there is none. Fails if
 /// there is no library, although the suite that runs the test has installed one.
 #[cfg(test)]
-pub(crate) fn installed(name: &str) -> Option<Info> {
+pub(crate) fn offered(name: &str) -> Option<Info> {
     let found = functions().and_then(|functions| best(functions, name));
     let is_needed = std::env::var_os("FERROCCL_TEST_OFI").is_some();
     assert!(found.is_ok() || !is_needed, "{found:?}");
-    let found = found.ok().flatten();
+    found.ok().flatten()
+}
+
+/// Returns [`offered`] for a test that needs it: without an offer, reports the test as skipped.
+#[cfg(test)]
+pub(crate) fn installed(name: &str) -> Option<Info> {
+    let found = offered(name);
     if found.is_none() {
         println!("\nSKIPPED: libfabric has no provider {name}");
     }

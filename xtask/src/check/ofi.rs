@@ -37,7 +37,7 @@ pub(crate) struct Version {
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Runs the tests over every available version. Without `full`, the tests of endpoints, of the
+/// Runs the tests over every available version. Without `full`, the unit tests, and those of the
 /// command `ferroccl` and of the collectives run over the newer version only: in the quick tier,
 /// other suites run them over the system's version.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
@@ -94,7 +94,7 @@ fn wheel() -> Outcome<PathBuf> {
     Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; pin a version that has it"))
 }
 
-/// Unit tests of the transport that use an installed libfabric.
+/// Arguments of cargo for the unit tests that use an installed libfabric.
 const UNITS: [&str; 5] =
     ["--lib", "--", "native::endpoint::", "native::shm::", "messages::tests::"];
 

@@ -202,7 +202,7 @@ pub(crate) const SUITES: &[Suite] = &[
                 the target directory (needs python3, and PyPI once); skipped if it can install \
                 neither",
         tiers: "quick: all tests over the newer version, those of the transport over both; deep: \
-                all over both, and the cells of docs/fault-matrix.md",
+                all over both, and the fault matrix without loss, delay and reordering",
         usual_s: [50, 1100],
         tests_min: 24,
         waits: false,

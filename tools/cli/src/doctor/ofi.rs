@@ -183,7 +183,11 @@ mod tests {
         let mut lines = text.lines();
         assert!(lines.next().unwrap().ends_with("progress   test"), "{text}");
         assert!(lines.next().unwrap().ends_with("LOCAL+VIRT_ADDR  automatic  FAILED: late"));
-        for sentence in ["no memory of accelerators: ", "long messages begin with a request"] {
+        for sentence in [
+            "a write can go on",
+            "no memory of accelerators: ",
+            "long messages begin with a request",
+        ] {
             assert!(text.contains(&format!("\ntcp;ofi_rxm: {sentence}")), "{text}");
         }
         assert!(shown(&[]).contains("no provider"));

@@ -634,7 +634,7 @@ mod tests {
     use super::*;
     use crate::messages::Inbox;
     use crate::native::LOCAL;
-    use crate::provider::installed;
+    use crate::provider::{installed, offered};
 
     /// Bytes of a message that `ofi_rxm` sends only when it has met its receive: more than
     /// `FI_OFI_RXM_EAGER_LIMIT`.
@@ -719,7 +719,7 @@ mod tests {
     #[test]
     fn an_address_that_is_cut_off_is_refused() {
         for name in ["tcp", "tcp;ofi_rxm", "shm"] {
-            let Some(info) = installed(name) else { continue };
+            let Some(info) = offered(name) else { continue };
             let domain = Domain::open(info, true).unwrap();
             let endpoint = Endpoint::open(&domain).unwrap();
             let address = endpoint.address().unwrap();

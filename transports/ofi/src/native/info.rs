@@ -19,7 +19,7 @@ pub(crate) const EFA: &str = "efa";
 /// First version of the interface for which EFA's provider by default uses RDMA on every adapter
 /// that has it. For a program written for an earlier version, the default is RDMA only on newer
 /// adapters.
-pub(crate) const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
+const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
 
 /// First version of the interface that has `FI_MR_DMABUF`.
 const DMABUF_API_VERSION: u32 = FI_VERSION(1, 20);

@@ -68,7 +68,7 @@ mod tests {
 
     use super::super::{Domain, Endpoint};
     use super::*;
-    use crate::provider::installed;
+    use crate::provider::{installed, offered};
 
     /// Files that are removed at the end.
     #[derive(Default)]
@@ -130,7 +130,7 @@ mod tests {
         let foreign = of_ended.replacen(&format!("-{}-", ended.trim()), &no_number, 1);
         let files = Files::new([of_ended, own, elsewhere, foreign]);
         // Listing the offers removes files, since a full /dev/shm leaves no offer.
-        if installed(PROVIDER).is_none() {
+        if offered(PROVIDER).is_none() {
             remove_leftovers();
         }
         assert_eq!(files.are_there(), [false, true, true, true], "{:?}", files.0);
