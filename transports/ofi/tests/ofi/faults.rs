@@ -318,16 +318,15 @@ fn a_peer_with_another_mode_is_lost_with_the_reason() {
     let [old, new] = [117, 205].map(|version| Limits { name: "shm", version, ..Limits::efa(1) });
     let limit = |bytes: &str| Options { eager_limit: bytes.to_owned(), ..Options::default() };
     let alike = |limits| (limits, Options::default());
-    let (alike_or_else, same) =
-        ("set FERROCCL_OFI_PROVIDER", "use the same provider and libfabric");
+    let (settings, versions) = ("set FERROCCL_OFI_PROVIDER", "use the same provider and libfabric");
     for (sides, differs, advice) in [
-        ([alike(efa.clone()), alike(emulates)], "messages of efa", alike_or_else),
-        ([alike(efa), alike(other)], "soft-other", alike_or_else),
-        ([alike(old), alike(new)], "messages of shm of version 117.0", same),
+        ([alike(efa.clone()), alike(emulates)], "messages of efa", settings),
+        ([alike(efa), alike(other)], "soft-other", settings),
+        ([alike(old), alike(new)], "messages of shm of version 117.0", versions),
         (
             [(rxm.clone(), limit("524288")), (rxm, limit(""))],
             "FI_OFI_RXM_EAGER_LIMIT=524288",
-            alike_or_else,
+            settings,
         ),
     ] {
         let fixture = Soft::unlike(sides);
