@@ -457,11 +457,6 @@ impl<S> Fixture for TwoSides<S> {
     fn idle(&self) {
         std::thread::sleep(Duration::from_micros(20));
     }
-
-    /// A software provider of a debug build moves 8 MB in seconds if the machine is busy.
-    fn last_put_bytes(&self) -> usize {
-        100_000
-    }
 }
 
 #[test]

@@ -78,12 +78,6 @@ pub trait Fixture {
         usize::MAX
     }
 
-    /// Returns the number of bytes of each of the last puts of a leaving side. All must arrive
-    /// within the lanes' time limit for a farewell, so slow devices return less than by default.
-    fn last_put_bytes(&self) -> usize {
-        1_000_000
-    }
-
     /// Kills a side as a crash would, without a farewell. Returns false if that cannot be done; the
     /// suite then drops the side's lane.
     fn kill(&self, side: usize) -> bool {

@@ -144,11 +144,13 @@ impl Network {
 
     /// Delivers a message into a posted receive; without one, the message waits.
     fn deliver(&mut self, request: &mut Request) -> Outcome {
+        let Some(to) = self.endpoints.get(&request.to) else { return Outcome::Arrived };
+        // Bytes are copied only if there is a receive for them: a message may wait for long.
+        let Some(&(into, context)) = to.receives.front() else { return Outcome::Stays };
         let Some(payload) = self.load(request, 0, request.bytes) else {
             return Outcome::Failed(EINVAL);
         };
-        let Some(to) = self.endpoints.get_mut(&request.to) else { return Outcome::Arrived };
-        let Some((into, context)) = to.receives.pop_front() else { return Outcome::Stays };
+        self.endpoints.get_mut(&request.to).map(|to| to.receives.pop_front());
         let taken = request.bytes.min(into.bytes);
         let error = if taken < request.bytes { FI_ETRUNC } else { 0 };
         if self.covers(request.to, &into) {
