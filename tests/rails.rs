@@ -32,6 +32,8 @@ const PUTS: u32 = 2000;
 /// Largest number of puts that are posted at a time.
 const AT_ONCE: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for which one side polls alone.
+const ALONE: Duration = Duration::from_millis(300);
 /// Time after which a rail fails if the link of its port is down.
 const LINK_WITHIN: Duration = Duration::from_millis(100);
 /// Pause that is longer than the first retry interval of a failed rail; each further failure
@@ -490,6 +492,28 @@ fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
             let failure = pair.fails_over(at, &context, |soft| soft.fail_next(fault));
             assert!(!failure.is_empty(), "{context}");
         }
+    }
+}
+
+/// Checks that no put is missing if a side learns late that a put of its peer has failed. Until
+/// then, the peer's provider still acknowledges the side's puts, so the peer must take them in.
+#[test]
+fn puts_that_arrive_after_a_failure_of_the_receiver_are_taken_in() {
+    let _turn = software_providers();
+    for emulates_writes in [false, true] {
+        let context = format!("emulates writes: {emulates_writes}");
+        let mut pair = Pair::over(TwoSides::over(emulates_writes));
+        pair.carry(100, &context);
+        pair.sides.softs[0][0].fail_next(Fault::Fails(libc::EIO));
+        pair.allowed += 100;
+        let Pair { ends: [alone, other], allowed, .. } = &mut pair;
+        other.post(ccl_clock::now(), *allowed);
+        let end = ccl_clock::now() + ALONE;
+        while ccl_clock::now() < end {
+            alone.go_on(ccl_clock::now(), *allowed);
+        }
+        pair.carry(100, &context);
+        pair.until(&context, |pair| pair.has_failed(0));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ccl_core::random::Random;
 use libc::c_int;
+use libfabric_sys::FI_DELIVERY_COMPLETE;
 
 use crate::objects::{self, Range};
 use crate::{Condition, Fault, Limits};
@@ -235,6 +236,20 @@ impl Network {
     /// Puts a completion into an endpoint's completion queue, readable at once or only later.
     pub(crate) fn complete(&mut self, at: u32, completion: Completion) {
         let is_late = self.provider_at(at).is_some_and(|provider| provider.draw(2) == 0);
+        self.enqueue(at, completion, is_late);
+    }
+
+    /// Puts the completion of an arrived request into the receiver's completion queue. If the
+    /// sender asked for `FI_DELIVERY_COMPLETE`, the completion is readable at once: EFA's provider
+    /// writes it before it acknowledges the request (`efa_rdm_ope_handle_recv_completed`).
+    pub(crate) fn arrive(&mut self, request: &Request, completion: Completion) {
+        match request.flags & FI_DELIVERY_COMPLETE {
+            0 => self.complete(request.to, completion),
+            _ => self.enqueue(request.to, completion, false),
+        }
+    }
+
+    fn enqueue(&mut self, at: u32, completion: Completion, is_late: bool) {
         let queue = self.endpoints.get(&at).and_then(|endpoint| endpoint.queue);
         let queue = queue.and_then(|queue| self.queues.get_mut(&queue));
         let Some(queue) = queue else { return };

@@ -122,7 +122,7 @@ impl Network {
             let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
             let (context, error, bytes) = (0, 0, request.bytes);
             let arrived = Completion { context, flags, bytes, data, error, ends: None };
-            self.complete(request.to, arrived);
+            self.arrive(request, arrived);
         }
         Outcome::Arrived
     }
@@ -158,7 +158,7 @@ impl Network {
         }
         let flags = FI_MSG | FI_RECV;
         let received = Completion { context, flags, bytes: taken, data: 0, error, ends: None };
-        self.complete(request.to, received);
+        self.arrive(request, received);
         Outcome::Arrived
     }
 

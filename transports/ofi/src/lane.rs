@@ -34,6 +34,8 @@ use crate::tag::Layout;
 /// Largest number of reads of a completion queue in a row, so that a busy queue does not hold the
 /// caller.
 const TURNS_MAX: usize = 16;
+/// Largest number of calls of [`OfiLane::drain`] in a row before a peer is lost.
+const DRAINS_MAX: usize = 64;
 /// Interval of checks for notes and closed connections. While a link is being made or is about to
 /// end, every poll makes this check.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
@@ -241,7 +243,7 @@ impl OfiLane {
 
     /// Hands a put to the provider. Returns false if the put must wait: the provider does not take
     /// all of it now, or the peer's addresses have not come. Returns true also if the peer is gone,
-    /// or is lost because the put fails: the put then never completes.
+    /// or the put fails: the put then never completes.
     fn hand(&mut self, endpoint: EndpointId, write: &mut Write) -> bool {
         let OfiLane {
             posted, peers_max, peers, layout, inbox, parts, acknowledged, is_quiet, ..
@@ -277,7 +279,7 @@ impl OfiLane {
             Ok(false) => false,
             Err(error) => {
                 *is_quiet = false;
-                peer.lose(error.to_string());
+                peer.fail(now(), error.to_string());
                 true
             }
         }
@@ -307,11 +309,11 @@ impl OfiLane {
         }
     }
 
-    /// Takes in completions.
-    fn drain(&mut self, events: &mut Vec<Event>) {
+    /// Takes in completions. Returns whether there were any.
+    fn drain(&mut self, events: &mut Vec<Event>) -> bool {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
-        let mut failed = Vec::new();
+        let (mut failed, mut any) = (Vec::new(), false);
         for (group, endpoint) in endpoints.all() {
             let mut taken = Completions::room(COMPLETIONS_MAX);
             for _ in 0..TURNS_MAX {
@@ -332,7 +334,7 @@ impl OfiLane {
                     }
                 }
                 if !taken.is_empty() {
-                    self.slept = Duration::ZERO;
+                    (self.slept, any) = (Duration::ZERO, true);
                 }
                 for completion in taken.iter() {
                     self.completed(group, &completion, requests, events);
@@ -367,6 +369,7 @@ impl OfiLane {
             self.is_quiet = false;
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
+        any
     }
 
     /// Handles a completion of an endpoint of the group.
@@ -506,8 +509,9 @@ impl OfiLane {
         self.checked = now;
         self.is_quiet = false;
         self.close_groups();
-        let mut notes = Vec::new();
-        let Posted { endpoints, .. } = &*lock(&self.posted);
+        let (mut notes, mut ends) = (Vec::new(), Vec::new());
+        let posted = lock(&self.posted);
+        let endpoints = &posted.endpoints;
         // Errors of the provider's own packets are only logged: the request for which a packet was
         // sent has a completion or a failure of its own, and the TCP connection shows that a peer
         // has ended.
@@ -527,9 +531,20 @@ impl OfiLane {
             }
             let endpoint = EndpointId(number as u32);
             events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
-            if let Some(reason) = peer.end(now) {
-                peer.lose(reason);
+            ends.extend(peer.end(now).map(|reason| (number, reason)));
+        }
+        drop(posted);
+        if ends.is_empty() {
+            return;
+        }
+        // What these peers have sent before their ends counts as done there.
+        for _ in 0..DRAINS_MAX {
+            if !self.drain(events) {
+                break;
             }
+        }
+        for (number, reason) in ends {
+            self.peers[number].iter_mut().for_each(|peer| peer.lose(reason.clone()));
         }
     }
 

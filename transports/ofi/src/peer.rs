@@ -17,8 +17,8 @@ use crate::staging::Staging;
 
 /// Longest time that a peer's last writes may take after its connection has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
-/// Longest wait for a peer's farewell after a put to it has failed.
-const FAREWELL_GRACE: Duration = Duration::from_millis(100);
+/// Longest wait for a peer's answer after a put to it has failed ([`Peer::fail`]).
+const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
 /// Longest reason that is sent to the peer, in characters.
 const REASON_CHARS_MAX: usize = 200;
@@ -208,8 +208,10 @@ pub(crate) struct Peer {
     joining_since: Option<Instant>,
     /// Time and reason of the end of the TCP connection.
     pub(crate) ended: Option<(Instant, String)>,
-    /// Time and reason of the first failure of a put to the peer; the peer may have left.
+    /// Time and reason of the first failure of a put between the two sides ([`Peer::fail`]).
     pub(crate) failing: Option<(Instant, String)>,
+    /// True once the peer knows of a failure, so that no more of its puts are done.
+    is_answered: bool,
     /// Number of immediates that this side's latest farewell counts; none before the first one.
     farewell: Option<u64>,
     /// True if this side sends its farewell as soon as all puts are done.
@@ -253,6 +255,7 @@ impl Peer {
             joining_since: None,
             ended: None,
             failing: None,
+            is_answered: false,
             farewell: None,
             is_leaving: false,
             unconfirmed: 0,
@@ -289,7 +292,10 @@ impl Peer {
                 }
                 SideMessage::Received => self.unconfirmed = self.unconfirmed.saturating_sub(1),
                 SideMessage::Counts { sent, arrived } => self.news = Some((sent, arrived)),
-                SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
+                SideMessage::Failed(reason) => {
+                    self.fail(now, format!("it says: {reason}"));
+                    self.is_answered = true;
+                }
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
                     // The remote CQ data of a write has no room for `peers_max` or a larger number.
@@ -329,8 +335,9 @@ impl Peer {
 
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
-            // The peer is told of the loss, so that it need not find out by itself.
-            self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+            if self.failing.is_none() {
+                self.tell_failure(&reason);
+            }
             let is_told = reason.contains(&self.name);
             self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
         }
@@ -418,10 +425,20 @@ impl Peer {
         self.leaves.is_none_or(|sent| self.traffic.arrived >= sent)
     }
 
-    /// Records that a put to the peer failed. The peer is not lost at once: it may have sent its
-    /// farewell, and its last puts may still arrive.
+    /// Tells the peer of a failure or a loss, so that it need not find out by itself.
+    fn tell_failure(&mut self, reason: &str) {
+        self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+    }
+
+    /// Records that a put to the peer or from the peer failed. From here on, no put to the peer is
+    /// done. The peer is told, and is lost when it has answered with its own failure: until then,
+    /// the provider accepts the peer's puts, and the peer counts them as done, so this side takes
+    /// them in. The peer may also have left, with puts that still arrive.
     pub(crate) fn fail(&mut self, now: Instant, reason: String) {
-        self.failing.get_or_insert((now, reason));
+        if self.failing.is_none() {
+            self.tell_failure(&reason);
+            self.failing = Some((now, reason));
+        }
         self.waiting.clear();
     }
 
@@ -430,9 +447,10 @@ impl Peer {
         let (since, reason) = self.ended.as_ref().or(self.failing.as_ref())?;
         let waited = now.since(*since);
         let is_over = match (self.leaves, &self.ended) {
+            _ if self.is_answered => true,
             (Some(_), _) => self.has_all() || waited >= LAST_WRITES,
             (None, Some(_)) => true,
-            (None, None) => waited >= FAREWELL_GRACE,
+            (None, None) => waited >= ANSWER_WITHIN,
         };
         is_over.then(|| reason.clone())
     }
