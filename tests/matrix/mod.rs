@@ -140,20 +140,26 @@ fn faults_end_in_right_data_or_agreed_errors() {
     }
 }
 
-/// The test is skipped if the kernel lacks `tc netem`. The kernel of the guest (the virtual machine
-/// of `cargo xtask guest`) has it.
-#[test]
-fn netem_faults_end_in_right_data() {
-    let Some(network) = Network::switched(2) else { return };
+/// Returns the jobs of the faults of `tc netem`. Returns none, and reports the test as skipped, if
+/// the kernel lacks `tc netem`. The guest (the virtual machine of `cargo xtask guest`) has it.
+fn netem_jobs() -> Option<Vec<Vec<Cell>>> {
+    let network = Network::switched(2)?;
     if let Err(reason) = network.hosts[0].netem("delay 1ms") {
         assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set, but netem fails: {reason}");
-        return skip(&format!("this kernel has no netem ({reason}); use `cargo xtask guest`"));
+        skip(&format!("this kernel has no netem ({reason}); use `cargo xtask guest`"));
+        return None;
     }
     // In the guest, starting processes takes most of the time: all cells of a fault are one job.
     let job = |fault: &Fault| chosen(|cell| cell.fault == *fault);
     let netem = Fault::ALL.iter().filter(|fault| netem(**fault).is_some());
-    let jobs: Vec<Vec<Cell>> = netem.map(job).filter(|cells| !cells.is_empty()).collect();
-    run_all("guest", &jobs);
+    Some(netem.map(job).filter(|cells| !cells.is_empty()).collect())
+}
+
+#[test]
+fn netem_faults_end_in_right_data() {
+    if let Some(jobs) = netem_jobs() {
+        run_all("guest", &jobs);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::inject::{
 };
 use super::judge::{Expected, Failure, ofi_ended_ms};
 use super::rank::{ANNOUNCES_SIGNAL, OWN_SIGNAL, OwnSignal};
-use super::{ABREAST, Cell, Fault, PER_HOST, chosen, full, netem, run_jobs};
+use super::{ABREAST, Cell, Fault, PER_HOST, chosen, full, netem, netem_jobs, run_jobs};
 use crate::ofi::{SHM, present, shares_locks, version};
 use ccl_harness::netns::Network;
 use ccl_harness::processes::Processes;
@@ -105,6 +105,21 @@ fn faults_end_in_right_data_or_agreed_errors() {
         run_jobs(&place, &jobs, ABREAST, |cells, attempt| match is_local {
             true => run(cells, attempt, provider),
             false => inject::run(cells, attempt, Over::Libfabric(provider)),
+        });
+    }
+}
+
+/// Takes the providers that use sockets, in the full run.
+#[test]
+fn netem_faults_end_in_right_data() {
+    if !full() {
+        return skip("only the full run takes the faults of `tc netem` over libfabric");
+    }
+    for provider in present().filter(|provider| *provider != SHM) {
+        let Some(jobs) = netem_jobs() else { return };
+        let place = format!("libfabric {} {provider}", version(provider));
+        run_jobs(&place, &jobs, ABREAST, |cells, attempt| {
+            inject::run(cells, attempt, Over::Libfabric(provider))
         });
     }
 }

@@ -10,6 +10,7 @@ mod compare;
 mod dist;
 mod gpu;
 mod guest;
+mod libfabric;
 mod lint;
 mod machine;
 mod process;
@@ -22,6 +23,9 @@ mod workspace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+/// Start of the line that a chore or a test prints if it skips itself; the reason follows.
+const SKIPPED: &str = "SKIPPED: ";
 
 /// Result of a chore; the message of an error says what happened and what to do.
 type Outcome<T = ()> = Result<T, String>;

@@ -6,7 +6,7 @@
 
 mod fuzz;
 mod models;
-pub(crate) mod ofi;
+mod ofi;
 mod packages;
 mod recorder;
 mod sanitizers;
@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use crate::test::SKIPPED;
 use crate::workspace::target_dir;
-use crate::{Outcome, machine, process, report, workspace};
+use crate::{Outcome, SKIPPED, machine, process, report, workspace};
 
 /// Longest time of one command, in seconds.
 const COMMAND_S: u64 = 3600;

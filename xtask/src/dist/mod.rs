@@ -15,9 +15,8 @@ use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::Outcome;
-use crate::test::SKIPPED;
 use crate::workspace::{root, target_dir};
+use crate::{Outcome, SKIPPED};
 use needs::Needs;
 pub(crate) use zig::Zig;
 

@@ -21,7 +21,7 @@ in the middle of its work. Either the job must complete with right data, or ever
 return an error within 5 s (15 s over RDMA and libfabric). The error must name a rank that the fault
 hit, and all survivors must agree on the last operation that all of them completed (L in the
 tables). If a family has no algorithm for a collective, the cell names the algorithm that is used
-instead.
+instead. Packets are lost, delayed and reordered in a virtual machine.
 ";
 /// Places where cells run, in the order of the page, with their descriptions.
 const PLACES: [(&str, &str); 9] = [

@@ -20,11 +20,10 @@ use clap::Args;
 
 use crate::machine::{self, Provenance};
 use crate::workspace::{self, cargo, target_dir};
-use crate::{Outcome, guest, process, report, setup};
+use crate::{Outcome, SKIPPED, guest, libfabric, process, report, setup};
 pub(crate) use binaries::Binary;
 use failures::Failures;
 use matrix::Cells;
-pub(crate) use runner::SKIPPED;
 use runner::{Conditions, Finished, Verdict};
 use suites::{Guest, Program, SUITES, Step, Suite};
 
@@ -536,27 +535,9 @@ impl Run<'_> {
             .map_err(|error| format!("cannot make {}: {error}", out.display()))?;
         let mut script = "status=0\n".to_owned();
         for program in guest.programs {
-            let words: Vec<String> = match program {
-                Program::Test(target, arguments) => {
-                    let found = self
-                        .binaries
-                        .iter()
-                        .find(|found| !found.is_unit && found.target == *target);
-                    let found = found.ok_or_else(|| format!("cargo built no test `{target}`"))?;
-                    let mut words = vec![found.path.display().to_string()];
-                    words.extend(arguments.iter().map(|word| (*word).to_owned()));
-                    words.extend(["--test-threads".to_owned(), "2".to_owned()]);
-                    words
-                }
-                Program::CompareTransports => {
-                    let built = target_dir()?.join("debug/examples");
-                    let path = |path: &Path| path.display().to_string();
-                    let words = [&path(&own), "compare-transports", "--built", &path(&built)];
-                    let more = ["--out", &path(&out), "--rounds", "1", "--short"];
-                    words.into_iter().chain(more).map(str::to_owned).collect()
-                }
-            };
-            script += &format!("'{}' || status=1\n", words.join("' '"));
+            for words in self.commands(program, &own, &out)? {
+                script += &format!("'{}' || status=1\n", words.join("' '"));
+            }
         }
         script += "exit $status";
         let mut command = std::process::Command::new(own);
@@ -564,6 +545,37 @@ impl Run<'_> {
         command.arg(out).args(["--", "sh", "-c", &script]);
         command.envs(guest.variables.iter().copied());
         Ok(command)
+    }
+
+    /// Returns the words of the commands that a program of the guest consists of. `own` is the
+    /// path of `xtask`, and `out` a directory for results.
+    fn commands(&self, program: &Program, own: &Path, out: &Path) -> Outcome<Vec<Vec<String>>> {
+        let path = |path: &Path| path.display().to_string();
+        let test = |target: &str, arguments: &[&str]| -> Outcome<Vec<String>> {
+            let found = self.binaries.iter().find(|one| !one.is_unit && one.target == target);
+            let found = found.ok_or_else(|| format!("cargo built no test `{target}`"))?;
+            let words = arguments.iter().chain(&["--test-threads", "2"]);
+            let words = words.map(|word| (*word).to_owned());
+            Ok(std::iter::once(path(&found.path)).chain(words).collect())
+        };
+        match program {
+            Program::Test(target, arguments) => Ok(vec![test(target, arguments)?]),
+            Program::OverLibfabric(target, arguments) => {
+                let test = test(target, arguments)?;
+                let over = |version: &libfabric::Version| {
+                    let variables = version.variables().map(|(name, it)| format!("{name}={it}"));
+                    let words = std::iter::once("env".to_owned()).chain(variables);
+                    words.chain(test.iter().cloned()).collect()
+                };
+                Ok(libfabric::versions().0.iter().map(over).collect())
+            }
+            Program::CompareTransports => {
+                let built = target_dir()?.join("debug/examples");
+                let words = [&path(own), "compare-transports", "--built", &path(&built)];
+                let more = ["--out", &path(out), "--rounds", "1", "--short"];
+                Ok(vec![words.into_iter().chain(more).map(str::to_owned).collect()])
+            }
+        }
     }
 }
 

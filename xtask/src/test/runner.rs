@@ -1,7 +1,7 @@
 //! Test runner: runs each test in a process and a temporary directory of its own, several at a
 //! time. A hanging test is killed and reported with its output; the other tests go on. A test that
-//! prints [`SKIPPED`] counts as skipped. A test fails if it leaves a process running, or a file in
-//! its temporary directory.
+//! prints [`SKIPPED`] counts as skipped. A test fails if it leaves a process
+//! running, or a file in its temporary directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::binaries::Binary;
+use crate::SKIPPED;
 use crate::process::{self, End};
 
-/// Start of the line that a test prints if it skips itself; the reason follows.
-pub(crate) const SKIPPED: &str = "SKIPPED: ";
 /// Largest number of lines that are shown of a failed test's output. If the output is longer, one
 /// half of the shown lines is from its start, the other half from its end.
 const LINES_MAX: usize = 120;

@@ -74,6 +74,8 @@ pub(crate) struct Guest {
 pub(crate) enum Program {
     /// Test binary, named by its cargo target, and the arguments that libtest gets.
     Test(&'static str, &'static [&'static str]),
+    /// The same, over each version of libfabric that `cargo xtask check ofi` installs.
+    OverLibfabric(&'static str, &'static [&'static str]),
     /// Comparison of `cargo xtask compare-transports`, at three sizes.
     CompareTransports,
 }
@@ -125,6 +127,13 @@ const GUEST_NETEM: Guest = Guest {
     setup: "veth",
     variables: &[("FERROCCL_TEST_NETEM", "1")],
     programs: &[Program::Test("integration", &["network::netns_netem", "matrix::netem"])],
+};
+
+/// Guest boot for libfabric over such links.
+const GUEST_LIBFABRIC: Guest = Guest {
+    setup: "veth",
+    variables: &[("FERROCCL_TEST_NETEM", "1")],
+    programs: &[Program::OverLibfabric("integration", &["matrix::ofi::netem"])],
 };
 
 /// Name of the suite that `cargo xtask softroce` runs.
@@ -200,14 +209,14 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "all code that uses libfabric, over two versions of it",
         needs: "installs libfabric1 and libfabric-dev if run as root, and a newer version into \
                 the target directory (needs python3, and PyPI once); skipped if it can install \
-                neither",
+                neither; the deep part also needs the guest",
         tiers: "quick: all tests over the newer version, those of the transport over both; deep: \
-                all over both, and the fault matrix without loss, delay and reordering",
-        usual_s: [50, 1100],
+                all over both, and the fault matrix",
+        usual_s: [50, 1300],
         tests_min: 24,
         waits: false,
         quick: &[Step::Xtask(&["check", "ofi"])],
-        deep: &[Step::Xtask(&["check", "ofi"])],
+        deep: &[Step::Xtask(&["check", "ofi"]), Step::Guest(&GUEST_LIBFABRIC)],
         covers: &["transports/ofi"],
     },
     Suite {

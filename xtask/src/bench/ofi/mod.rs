@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::summary::{Series, in_turn, ratio, size};
 use super::{DIST, parse_json};
-use crate::check::ofi::{Version, versions};
+use crate::libfabric::{Version, versions};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
