@@ -490,7 +490,7 @@ fn a_failed_request_goes_over_the_other_rail_and_its_own_rail_recovers() {
             );
             let mut pair = Pair::over(TwoSides::over(emulates_writes));
             let failure = pair.fails_over(at, &context, |soft| soft.fail_next(fault));
-            assert!(!failure.is_empty(), "{context}");
+            assert!(failure.contains("the provider says: "), "{context}: {failure}");
         }
     }
 }
@@ -514,6 +514,10 @@ fn puts_that_arrive_after_a_failure_of_the_receiver_are_taken_in() {
         }
         pair.carry(100, &context);
         pair.until(&context, |pair| pair.has_failed(0));
+        let [alone, other] = pair.ends.each_ref().map(|end| end.rail(0).failure.unwrap());
+        assert!(alone.contains("the provider says: "), "{context}: {alone}");
+        assert!(other.contains("it says: "), "{context}: {other}");
+        assert_eq!(pair.ends.each_ref().map(|end| end.rail(1).failures), [0, 0], "{context}");
     }
 }
 

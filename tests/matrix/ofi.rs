@@ -115,9 +115,9 @@ fn netem_faults_end_in_right_data() {
     if !full() {
         return skip("only the full run takes the faults of `tc netem` over libfabric");
     }
+    let Some(jobs) = netem_jobs() else { return };
     for provider in present().filter(|provider| *provider != SHM) {
-        let Some(jobs) = netem_jobs() else { return };
-        let place = format!("libfabric {} {provider}", version(provider));
+        let place = format!("guest libfabric {} {provider}", version(provider));
         run_jobs(&place, &jobs, ABREAST, |cells, attempt| {
             inject::run(cells, attempt, Over::Libfabric(provider))
         });

@@ -39,7 +39,7 @@ impl Version {
         let directory = self.directory.iter();
         let directory = directory.map(|path| ("LD_LIBRARY_PATH", path.display().to_string()));
         // The launcher of ferroccl also sets the eager limit. Other suites run the tests without
-        // this variable. With the other one, a test that finds no library fails instead of being
+        // this limit. With FERROCCL_TEST_OFI, a test that finds no library fails instead of being
         // skipped.
         let always = [EAGER_LIMIT, ("FERROCCL_TEST_OFI", "1")];
         directory.chain(always.map(|(name, value)| (name, value.to_owned())))

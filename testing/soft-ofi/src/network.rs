@@ -241,7 +241,8 @@ impl Network {
 
     /// Puts the completion of an arrived request into the receiver's completion queue. If the
     /// sender asked for `FI_DELIVERY_COMPLETE`, the completion is readable at once: EFA's provider
-    /// writes it before it acknowledges the request (`efa_rdm_ope_handle_recv_completed`).
+    /// writes it before it acknowledges a message (`efa_rdm_ope_handle_recv_completed`). That
+    /// adapters do the same with writes is an assumption.
     pub(crate) fn arrive(&mut self, request: &Request, completion: Completion) {
         match request.flags & FI_DELIVERY_COMPLETE {
             0 => self.complete(request.to, completion),

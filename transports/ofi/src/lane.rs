@@ -279,7 +279,7 @@ impl OfiLane {
             Ok(false) => false,
             Err(error) => {
                 *is_quiet = false;
-                peer.fail(now(), error.to_string());
+                peer.fail(error.to_string());
                 true
             }
         }
@@ -309,7 +309,7 @@ impl OfiLane {
         }
     }
 
-    /// Takes in completions. Returns whether there were any.
+    /// Takes in completions. Returns whether there were any completions or errors.
     fn drain(&mut self, events: &mut Vec<Event>) -> bool {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
@@ -317,7 +317,9 @@ impl OfiLane {
         for (group, endpoint) in endpoints.all() {
             let mut taken = Completions::room(COMPLETIONS_MAX);
             for _ in 0..TURNS_MAX {
-                match endpoint.take("a write", &mut taken) {
+                let read = endpoint.take("a write", &mut taken);
+                any |= read.is_err() || !taken.is_empty();
+                match read {
                     Ok(()) => {}
                     Err((Failed::Queue, error)) => {
                         self.lose_group(group, &error);
@@ -334,7 +336,7 @@ impl OfiLane {
                     }
                 }
                 if !taken.is_empty() {
-                    (self.slept, any) = (Duration::ZERO, true);
+                    self.slept = Duration::ZERO;
                 }
                 for completion in taken.iter() {
                     self.completed(group, &completion, requests, events);
@@ -494,7 +496,7 @@ impl OfiLane {
         self.is_quiet = false;
         if let Ok(peer) = self.peer(ended.endpoint) {
             peer.outstanding[usize::from(ended.is_control)] -= usize::from(is_last);
-            peer.fail(now(), error.to_string());
+            peer.fail(error.to_string());
         }
     }
 
@@ -537,7 +539,7 @@ impl OfiLane {
         if ends.is_empty() {
             return;
         }
-        // What these peers have sent before their ends counts as done there.
+        // These peers may count as done what they have sent so far.
         for _ in 0..DRAINS_MAX {
             if !self.drain(events) {
                 break;
@@ -682,7 +684,8 @@ impl Lane for OfiLane {
         let addresses = own.addresses().map_err(transport_error)?;
         let token = ccl_socket::socket::random()?;
         let mode = self.mode.clone();
-        let peer = Peer::new(*link, Offer { addresses, number: number as u32, token, mode });
+        let offer = Offer { addresses, number: number as u32, token, mode };
+        let peer = Peer::new(*link, offer, self.acknowledged);
         let peer = peer.ok_or(TransportError::Internal { what: "a link without a connection" })?;
         drop(posted);
         self.peers.push(Some(peer));

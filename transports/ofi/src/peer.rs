@@ -15,10 +15,11 @@ use crate::provider::EAGER_LIMIT;
 use crate::requests::Write;
 use crate::staging::Staging;
 
-/// Longest time that a peer's last writes may take after its connection has ended.
+/// Longest wait for a peer's last writes after its connection has ended, and for a peer's answer
+/// after a put has failed ([`Peer::fail`]).
 const LAST_WRITES: Duration = Duration::from_secs(1);
-/// Longest wait for a peer's answer after a put to it has failed ([`Peer::fail`]).
-const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+/// Longest wait for a peer's farewell after a put to it has failed, if the peer is not asked.
+const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 
 /// Longest reason that is sent to the peer, in characters.
 const REASON_CHARS_MAX: usize = 200;
@@ -208,10 +209,16 @@ pub(crate) struct Peer {
     joining_since: Option<Instant>,
     /// Time and reason of the end of the TCP connection.
     pub(crate) ended: Option<(Instant, String)>,
-    /// Time and reason of the first failure of a put between the two sides ([`Peer::fail`]).
-    pub(crate) failing: Option<(Instant, String)>,
-    /// True once the peer knows of a failure, so that no more of its puts are done.
-    is_answered: bool,
+    /// Reason of the first failure of a put between the two sides ([`Peer::fail`]).
+    pub(crate) failing: Option<String>,
+    /// Time of the first check after that failure.
+    failing_since: Option<Instant>,
+    /// True if a put is done only when the peer has it.
+    acknowledged: bool,
+    /// True once this side has told the peer of a failure.
+    is_told: bool,
+    /// True once the peer has told this side of a failure: no more of the peer's puts are done.
+    has_answered: bool,
     /// Number of immediates that this side's latest farewell counts; none before the first one.
     farewell: Option<u64>,
     /// True if this side sends its farewell as soon as all puts are done.
@@ -230,7 +237,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Begins a link, and sends this side's offer to the peer. Returns none if the link has no
     /// connection.
-    pub(crate) fn new(link: Link, offer: Offer) -> Option<Peer> {
+    pub(crate) fn new(link: Link, offer: Offer, acknowledged: bool) -> Option<Peer> {
         let mut side = SideLink::new(link)?;
         side.send(&SideMessage::Offer(encoding::encode(&offer)));
         Some(Peer {
@@ -255,7 +262,10 @@ impl Peer {
             joining_since: None,
             ended: None,
             failing: None,
-            is_answered: false,
+            failing_since: None,
+            acknowledged,
+            is_told: false,
+            has_answered: false,
             farewell: None,
             is_leaving: false,
             unconfirmed: 0,
@@ -293,8 +303,8 @@ impl Peer {
                 SideMessage::Received => self.unconfirmed = self.unconfirmed.saturating_sub(1),
                 SideMessage::Counts { sent, arrived } => self.news = Some((sent, arrived)),
                 SideMessage::Failed(reason) => {
-                    self.fail(now, format!("it says: {reason}"));
-                    self.is_answered = true;
+                    self.fail(format!("it says: {reason}"));
+                    self.has_answered = true;
                 }
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
@@ -335,9 +345,7 @@ impl Peer {
 
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
-            if self.failing.is_none() {
-                self.tell_failure(&reason);
-            }
+            self.tell_failure(&reason);
             let is_told = reason.contains(&self.name);
             self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
         }
@@ -425,32 +433,48 @@ impl Peer {
         self.leaves.is_none_or(|sent| self.traffic.arrived >= sent)
     }
 
-    /// Tells the peer of a failure or a loss, so that it need not find out by itself.
+    /// Tells the peer of a failure or a loss, so that the peer need not find out by itself.
     fn tell_failure(&mut self, reason: &str) {
-        self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+        if !std::mem::replace(&mut self.is_told, true) {
+            let reason = reason.chars().take(REASON_CHARS_MAX).collect();
+            self.side.send(&SideMessage::Failed(reason));
+        }
     }
 
-    /// Records that a put to the peer or from the peer failed. From here on, no put to the peer is
-    /// done. The peer is told, and is lost when it has answered with its own failure: until then,
-    /// the provider accepts the peer's puts, and the peer counts them as done, so this side takes
-    /// them in. The peer may also have left, with puts that still arrive.
-    pub(crate) fn fail(&mut self, now: Instant, reason: String) {
-        if self.failing.is_none() {
-            self.tell_failure(&reason);
-            self.failing = Some((now, reason));
-        }
+    /// Records that a put between the two sides failed: from here on, no put to the peer is done.
+    /// The peer is not lost at once, because its puts may still arrive. If puts are acknowledged,
+    /// the peer is asked to fail, too: until the peer answers, this side's provider acknowledges
+    /// the peer's puts, and these puts are done.
+    pub(crate) fn fail(&mut self, reason: String) {
         self.waiting.clear();
+        if self.lost.is_some() || self.failing.is_some() {
+            return;
+        }
+        if self.acknowledged {
+            self.tell_failure(&reason);
+        }
+        self.failing = Some(reason);
     }
 
     /// Returns the reason for losing the peer now, if there is one.
-    pub(crate) fn end(&self, now: Instant) -> Option<String> {
-        let (since, reason) = self.ended.as_ref().or(self.failing.as_ref())?;
-        let waited = now.since(*since);
-        let is_over = match (self.leaves, &self.ended) {
-            _ if self.is_answered => true,
+    pub(crate) fn end(&mut self, now: Instant) -> Option<String> {
+        if self.lost.is_some() {
+            return None;
+        }
+        if let (Some(reason), true) = (&self.failing, self.has_answered) {
+            return Some(reason.clone());
+        }
+        if self.failing.is_some() {
+            self.failing_since.get_or_insert(now);
+        }
+        let ended = self.ended.as_ref().map(|(since, reason)| (*since, reason));
+        let (since, reason) = ended.or(self.failing_since.zip(self.failing.as_ref()))?;
+        let waited = now.since(since);
+        let is_over = match (self.leaves, ended) {
             (Some(_), _) => self.has_all() || waited >= LAST_WRITES,
             (None, Some(_)) => true,
-            (None, None) => waited >= ANSWER_WITHIN,
+            (None, None) if self.acknowledged => waited >= LAST_WRITES,
+            (None, None) => waited >= FAREWELL_GRACE,
         };
         is_over.then(|| reason.clone())
     }

@@ -21,10 +21,10 @@ in the middle of its work. Either the job must complete with right data, or ever
 return an error within 5 s (15 s over RDMA and libfabric). The error must name a rank that the fault
 hit, and all survivors must agree on the last operation that all of them completed (L in the
 tables). If a family has no algorithm for a collective, the cell names the algorithm that is used
-instead. Packets are lost, delayed and reordered in a virtual machine.
+instead.
 ";
 /// Places where cells run, in the order of the page, with their descriptions.
-const PLACES: [(&str, &str); 9] = [
+const PLACES: [(&str, &str); 12] = [
     ("network", "Processes in network namespaces"),
     ("guest", "Processes in a virtual machine, whose links lose, delay and reorder packets"),
     ("rdma", "Over RDMA, between two Soft-RoCE devices in the virtual machine"),
@@ -33,6 +33,15 @@ const PLACES: [(&str, &str); 9] = [
     ("libfabric 1.17 tcp;ofi_rxm", "Over `tcp;ofi_rxm` of libfabric 1.17, in network namespaces"),
     ("libfabric 2.5 shm", "Over `shm` of libfabric 2.5, on one host"),
     ("libfabric 1.17 shm", "Over `shm` of libfabric 1.17, on one host"),
+    ("guest libfabric 2.5 tcp", "Over `tcp` of libfabric 2.5, in the virtual machine"),
+    (
+        "guest libfabric 2.5 tcp;ofi_rxm",
+        "Over `tcp;ofi_rxm` of libfabric 2.5, in the virtual machine",
+    ),
+    (
+        "guest libfabric 1.17 tcp;ofi_rxm",
+        "Over `tcp;ofi_rxm` of libfabric 1.17, in the virtual machine",
+    ),
     ("simulator", "The simulator, each cell under many seeds"),
 ];
 

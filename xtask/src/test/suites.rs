@@ -74,7 +74,8 @@ pub(crate) struct Guest {
 pub(crate) enum Program {
     /// Test binary, named by its cargo target, and the arguments that libtest gets.
     Test(&'static str, &'static [&'static str]),
-    /// The same, over each version of libfabric that `cargo xtask check ofi` installs.
+    /// Test binary as in [`Program::Test`], over each version of libfabric that `cargo xtask check
+    /// ofi` installs.
     OverLibfabric(&'static str, &'static [&'static str]),
     /// Comparison of `cargo xtask compare-transports`, at three sizes.
     CompareTransports,
