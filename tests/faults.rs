@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched), ("forks", forks)];
 
 /// Variable with the collective of [`work`] and its buffer length in bytes.
-const WORK: &str = "FERROCCL_TEST_WORK";
+pub(crate) const WORK: &str = "FERROCCL_TEST_WORK";
 /// Variable with the number of calls of [`work`]; if it is not set, the calls never end.
 const TURNS: &str = "FERROCCL_TEST_TURNS";
 const JOINED: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const JOINED: Duration = Duration::from_secs(60);
 const ENDED: Duration = Duration::from_secs(5);
 
 /// Repeats one kind of call.
-fn work() -> Result<(), Error> {
+pub(crate) fn work() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let work = std::env::var(WORK).unwrap_or_default();
     let (collective, bytes) = work.split_once(' ').unwrap();

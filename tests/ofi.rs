@@ -1,24 +1,29 @@
 //! All collectives over libfabric, with the installed providers and with software providers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ccl_core::registry::{Make, NO_TUNABLES, TransportKind};
 use ccl_core::transport::Transport;
 use ccl_core::types::Collective::{AllReduce, AllToAll};
 use ccl_harness::data::{Case, check};
 use ccl_harness::processes::{Case as Part, Processes};
-use ccl_harness::{config_with, ranks_with, skip};
+use ccl_harness::{config_with, ranks_with, skip, stretched};
 use ccl_soft_ofi::{Limits, SoftProvider, functions};
 use ccl_transport_ofi::{KIND, OfiTransport, Options, providers};
 use ferroccl::{Communicator, Error, transports};
+use rustix::process::Signal;
 
 use crate::cluster::{LONG, all_well};
 use crate::collectives::{movers, sweep};
+use crate::faults::{WORK, assert_named, work};
 use crate::matrix::full;
 use crate::nccl_net::{ONE_DEVICE, SHORT, keeps_the_contract};
 
-pub(crate) const CASES: &[Part] = &[("every algorithm", every_algorithm)];
+pub(crate) const CASES: &[Part] = &[("every algorithm", every_algorithm), ("writes", writes)];
 
+/// Longest time from a death to the end of all other ranks.
+const ENDED: Duration = Duration::from_secs(15);
 /// Providers that run anywhere.
 const PROVIDERS: [&str; 3] = ["tcp", "tcp;ofi_rxm", SHM];
 /// Provider that crashes if several ranks of one process use it.
@@ -171,6 +176,27 @@ fn all_collectives_run_by_writes_of_libfabric() {
         let kind = &WRITES[usize::from(name.contains(';'))];
         for ranks in (2..=8).filter(|ranks| full() || [2, 5].contains(ranks)) {
             with_kind(kind, ranks, check_all);
+        }
+    }
+}
+
+/// Repeats one kind of call, by writes of the installed libfabric.
+fn writes() -> Result<(), Error> {
+    WRITES.iter().for_each(|kind| assert!(transports::add(kind)));
+    work()
+}
+
+#[test]
+fn a_rank_killed_in_mid_write_is_named() {
+    for name in present().filter(|name| *name != SHM) {
+        let kind = &WRITES[usize::from(name.contains(';'))];
+        for victim in [0, 1] {
+            let ranks = Processes::ranks(3, "writes", |_, command| {
+                command.env("FERROCCL_TRANSPORT", kind.name).env(WORK, "all_reduce 400000");
+            });
+            (0..3).for_each(|rank| ranks.await_text(rank, "working", LONG));
+            ranks.signal(victim, Signal::KILL);
+            assert_named(&ranks.end(stretched(ENDED)), victim);
         }
     }
 }

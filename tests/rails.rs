@@ -33,7 +33,7 @@ const PUTS: u32 = 2000;
 const AT_ONCE: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for which one side polls alone.
-const ALONE: Duration = Duration::from_millis(300);
+const ALONE: Duration = Duration::from_millis(150);
 /// Time after which a rail fails if the link of its port is down.
 const LINK_WITHIN: Duration = Duration::from_millis(100);
 /// Pause that is longer than the first retry interval of a failed rail; each further failure

@@ -150,7 +150,9 @@ impl Network {
         let Some(payload) = self.load(request, 0, request.bytes) else {
             return Outcome::Failed(EINVAL);
         };
-        self.endpoints.get_mut(&request.to).and_then(|to| to.receives.pop_front());
+        if let Some(to) = self.endpoints.get_mut(&request.to) {
+            to.receives.pop_front();
+        }
         let taken = request.bytes.min(into.bytes);
         let error = if taken < request.bytes { FI_ETRUNC } else { 0 };
         if self.covers(request.to, &into) {

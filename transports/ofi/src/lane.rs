@@ -279,7 +279,11 @@ impl OfiLane {
             Ok(false) => false,
             Err(error) => {
                 *is_quiet = false;
-                peer.fail(error.to_string());
+                if *acknowledged {
+                    peer.fail(error.to_string());
+                } else {
+                    peer.lose(error.to_string());
+                }
                 true
             }
         }

@@ -15,10 +15,13 @@ use crate::provider::EAGER_LIMIT;
 use crate::requests::Write;
 use crate::staging::Staging;
 
-/// Longest wait for a peer's last writes after its connection has ended, and for a peer's answer
-/// after a put has failed ([`Peer::fail`]).
+/// Longest time that a peer's last writes may take after the peer's connection has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
-/// Longest wait for a peer's farewell after a put to it has failed, if the peer is not asked.
+/// Longest wait for a peer's answer after a put has failed, if puts are acknowledged
+/// ([`Peer::fail`]).
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Longest wait for a peer's farewell after a put to the peer has failed, if puts are not
+/// acknowledged.
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 
 /// Longest reason that is sent to the peer, in characters.
@@ -346,8 +349,8 @@ impl Peer {
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
             self.tell_failure(&reason);
-            let is_told = reason.contains(&self.name);
-            self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
+            let is_named = reason.contains(&self.name);
+            self.lost = Some(if is_named { reason } else { format!("{}: {reason}", self.name) });
         }
         // A put to a lost peer never completes.
         self.waiting.clear();
@@ -456,7 +459,8 @@ impl Peer {
         self.failing = Some(reason);
     }
 
-    /// Returns the reason for losing the peer now, if there is one.
+    /// Returns the reason for losing the peer now, if there is one. The first call after a failure
+    /// starts the wait for the peer's answer or farewell.
     pub(crate) fn end(&mut self, now: Instant) -> Option<String> {
         if self.lost.is_some() {
             return None;
@@ -470,10 +474,11 @@ impl Peer {
         let ended = self.ended.as_ref().map(|(since, reason)| (*since, reason));
         let (since, reason) = ended.or(self.failing_since.zip(self.failing.as_ref()))?;
         let waited = now.since(since);
-        let is_over = match (self.leaves, ended) {
-            (Some(_), _) => self.has_all() || waited >= LAST_WRITES,
-            (None, Some(_)) => true,
-            (None, None) if self.acknowledged => waited >= LAST_WRITES,
+        let is_over = match (ended, self.leaves) {
+            // A peer that has sent its farewell may repeat another rail's puts over this link.
+            (None, _) if self.acknowledged => waited >= ANSWER_WITHIN,
+            (_, Some(_)) => self.has_all() || waited >= LAST_WRITES,
+            (Some(_), None) => true,
             (None, None) => waited >= FAREWELL_GRACE,
         };
         is_over.then(|| reason.clone())

@@ -38,8 +38,10 @@ fn test(version: &Version, full: bool) -> Outcome {
     // Other suites run the tests of software providers, which need no library.
     let transport: &[&str] =
         &["--test", "bindings", "--test", "ofi", "--", "--skip", "soft::", "--skip", "faults::"];
+    // The guest runs the tests of `tc netem`.
+    let skipped = ["--skip", "software_providers", "--skip", "netem"];
     let users: &[&str] =
-        &["--test", "cli", "--test", "integration", "--", "ofi::", "--skip", "software_providers"];
+        &[&["--test", "cli", "--test", "integration", "--", "ofi::"][..], &skipped].concat();
     let parts: &[&[&str]] = match full || version.directory.is_some() {
         true => &[&UNITS, transport, users],
         false => &[transport],

@@ -441,7 +441,10 @@ impl Run<'_> {
             Step::Guest(guest) => {
                 let name = format!("cargo xtask guest --setup {}", guest.setup);
                 let Some(command) = self.guest(guest)? else {
-                    report.skip("no version of libfabric is installed");
+                    let line = format!("{SKIPPED}no version of libfabric is installed");
+                    report.counts.add_line(&line);
+                    report.skip(&line[SKIPPED.len()..]);
+                    report.say(line);
                     return Ok(());
                 };
                 self.command(command, &name, report, deadline)

@@ -1,7 +1,7 @@
 //! Test runner: runs each test in a process and a temporary directory of its own, several at a
 //! time. A hanging test is killed and reported with its output; the other tests go on. A test that
-//! prints [`SKIPPED`] counts as skipped. A test fails if it leaves a process
-//! running, or a file in its temporary directory.
+//! prints [`SKIPPED`] counts as skipped. A test fails if it leaves a process running, or a file in
+//! its temporary directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -130,7 +130,7 @@ const GUEST_NETEM: Guest = Guest {
     programs: &[Program::Test("integration", &["network::netns_netem", "matrix::netem"])],
 };
 
-/// Guest boot for libfabric over such links.
+/// Guest boot for libfabric over links that lose, delay and reorder.
 const GUEST_LIBFABRIC: Guest = Guest {
     setup: "veth",
     variables: &[("FERROCCL_TEST_NETEM", "1")],
