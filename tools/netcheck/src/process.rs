@@ -63,6 +63,16 @@ pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
 }
 
+/// Returns whether all threads of the process `id` are stopped, by a signal or a tracer.
+pub(crate) fn is_stopped(id: i32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        // The state follows the thread's name, which is in parentheses and may contain some.
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
+    })
+}
+
 /// Returns the CPU time of all threads of this process.
 pub(crate) fn computed() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -8,6 +8,7 @@ use super::Point;
 use super::connect::exchange;
 use crate::link::{Flight, Link, Registered, TAG};
 use crate::messages::Role;
+use crate::process;
 use crate::side::Side;
 use crate::stop::{Outcome, demand};
 use crate::stream::Stream;
@@ -76,8 +77,10 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let receiver: i32 = side.receive_value()?;
     side.step("sending to a process that is stopped");
     signal(receiver, Signal::STOP)?;
+    // A receiver that is still running could read all messages before the close.
+    side.until("the receiver to stop", || Ok(process::is_stopped(receiver).then_some(())))?;
     let mut flight = Flight::new(*link);
-    let is_done = side.poll_for(STOPPED, || {
+    let is_done = side.poll_for(side.arguments.on_this_machine(STOPPED), || {
         while flight.len() < MESSAGES {
             let part = message(flight.len());
             if !flight.try_post(|comm| comm.isend(&part))? {
