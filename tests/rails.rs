@@ -32,7 +32,8 @@ const PUTS: u32 = 2000;
 /// Largest number of puts that are posted at a time.
 const AT_ONCE: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time for which one side polls alone.
+/// Time for which one side polls alone: shorter than a lane's wait for an answer to a failure, and
+/// long enough that a lane without such a wait would lose its peer.
 const ALONE: Duration = Duration::from_millis(150);
 /// Time after which a rail fails if the link of its port is down.
 const LINK_WITHIN: Duration = Duration::from_millis(100);
