@@ -65,11 +65,9 @@ impl Groups {
         self.failed.clear();
     }
 
-    /// Returns the endpoints in use, each with the number of its group.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Endpoint)> {
-        let groups = self.open.iter().enumerate();
-        let open = groups.filter_map(|(group, own)| Some((group, own.as_ref()?)));
-        open.flat_map(|(group, own)| own.all().map(move |endpoint| (group, endpoint)))
+    /// Returns all endpoints in use.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Endpoint> {
+        self.open.iter().flatten().flat_map(Endpoints::all)
     }
 }
 

@@ -317,65 +317,85 @@ impl OfiLane {
     fn drain(&mut self, events: &mut Vec<Event>) -> bool {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
-        let (mut failed, mut any) = (Vec::new(), false);
-        for (group, endpoint) in endpoints.all() {
-            let mut taken = Completions::room(COMPLETIONS_MAX);
-            for _ in 0..TURNS_MAX {
-                let read = endpoint.take("a write", &mut taken);
-                any |= read.is_err() || !taken.is_empty();
-                match read {
-                    Ok(()) => {}
-                    Err((Failed::Queue, error)) => {
+        let mut any = false;
+        for group in 0..endpoints.count() {
+            let Some(own) = endpoints.get(group) else { continue };
+            let mut is_failed = false;
+            for endpoint in own.all() {
+                match self.read(endpoint, group, requests, events) {
+                    Ok(has_read) => any |= has_read,
+                    Err(error) => {
+                        (any, is_failed) = (true, true);
                         self.lose_group(group, &error);
-                        failed.push(group);
-                        break;
                     }
-                    Err((Failed::Request(context), error)) => {
-                        self.failed(context, &error, requests);
-                        continue;
-                    }
-                    Err((Failed::Packet, error)) => {
-                        tracing::warn!(%error, "a packet of libfabric's protocol failed");
-                        continue;
-                    }
-                }
-                if !taken.is_empty() {
-                    self.slept = Duration::ZERO;
-                }
-                for completion in taken.iter() {
-                    self.completed(group, &completion, requests, events);
-                }
-                // A software provider makes no progress in a read that finds completions. If this
-                // read finds only completions of this side's puts, the next can find arrivals.
-                let is_over = taken.is_empty() || taken.iter().any(|one| one.is_arrival());
-                if !taken.is_full() && is_over {
-                    break;
                 }
             }
-        }
-        // If puts are messages, the one endpoint of all peers stays in use. Each later read of its
-        // queue reports the error again, and so loses the peers that were attached since.
-        if self.inbox.is_none() {
-            for group in failed {
+            // If puts are messages, the one endpoint of all peers stays in use. Each later read of
+            // its queue reports the error again, and so loses the peers that were attached since.
+            if is_failed && self.inbox.is_none() {
                 endpoints.fail(group);
                 requests.give_up(|endpoint| endpoint.0 as usize / self.peers_max == group);
             }
         }
         if *is_withdrawn {
-            self.is_quiet = false;
-            self.peers
-                .iter_mut()
-                .flatten()
-                .for_each(|peer| peer.lose(TransportError::Withdrawn.to_string()));
+            self.lose_all(&TransportError::Withdrawn.to_string());
         }
         let (inbox, own) = (&mut self.inbox, endpoints.get(0));
         let posted = inbox.as_mut().zip(own).map(|(inbox, own)| inbox.post(&own.data));
         if let Some(Err(error)) = posted {
             // No message can arrive any more.
-            self.is_quiet = false;
-            self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
+            self.lose_all(&error.to_string());
         }
         any
+    }
+
+    /// Takes in the completions of an endpoint of the group. Returns whether there were any
+    /// completions, or errors of requests or packets.
+    ///
+    /// # Errors
+    ///
+    /// When the completion queue itself has failed.
+    fn read(
+        &mut self,
+        endpoint: &Endpoint,
+        group: usize,
+        requests: &mut Requests,
+        events: &mut Vec<Event>,
+    ) -> Result<bool, OfiError> {
+        let (mut any, mut taken) = (false, Completions::room(COMPLETIONS_MAX));
+        for _ in 0..TURNS_MAX {
+            if let Err((failed, error)) = endpoint.take("a write", &mut taken) {
+                any = true;
+                match failed {
+                    Failed::Queue => return Err(error),
+                    Failed::Request(context) => self.failed(context, &error, requests),
+                    Failed::Packet => {
+                        tracing::warn!(%error, "a packet of libfabric's protocol failed");
+                    }
+                }
+                continue;
+            }
+            let mut has_arrivals = false;
+            for completion in taken.iter() {
+                has_arrivals |= completion.is_arrival();
+                self.completed(group, &completion, requests, events);
+            }
+            if !taken.is_empty() {
+                (any, self.slept) = (true, Duration::ZERO);
+            }
+            // A software provider makes no progress in a read that finds completions. If this read
+            // finds only completions of this side's puts, the next can find arrivals.
+            if !taken.is_full() && (taken.is_empty() || has_arrivals) {
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Loses all peers.
+    fn lose_all(&mut self, reason: &str) {
+        self.is_quiet = false;
+        self.peers.iter_mut().flatten().for_each(|peer| peer.lose(reason.to_owned()));
     }
 
     /// Handles a completion of an endpoint of the group.
@@ -521,7 +541,7 @@ impl OfiLane {
         // Errors of the provider's own packets are only logged: the request for which a packet was
         // sent has a completion or a failure of its own, and the TCP connection shows that a peer
         // has ended.
-        let failures = endpoints.all().flat_map(|(_, endpoint)| endpoint.failures());
+        let failures = endpoints.all().flat_map(Endpoint::failures);
         failures.for_each(|error| tracing::info!(error, "a packet of libfabric's protocol failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -868,7 +888,7 @@ impl Lane for OfiLane {
         let waits = self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty());
         let longest = if waits { longest.min(NAP) } else { longest };
         let posted = lock(&self.posted);
-        let bells = posted.endpoints.all().map(|(_, endpoint)| endpoint.bell());
+        let bells = posted.endpoints.all().map(Endpoint::bell);
         let bells = Vec::from_iter(bells);
         drop(posted);
         if bells.iter().any(|bell| matches!(bell, Bell::Silent)) {
