@@ -20,14 +20,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
-use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, Parts, TOKEN_BYTES};
+use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, TOKEN_BYTES, part_bytes};
 use crate::native::{
     Bell, COMPLETIONS_MAX, Completion, Completions, Domain, Endpoint, Failed, OfiError,
     transport_error,
 };
 use crate::peer::{Destination, Mode, Offer, Peer, PeerTimeouts, Waiting};
 use crate::posted::{Posted, lock};
-use crate::provider::is_segmented;
+use crate::provider::eager_bytes;
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
 
@@ -88,8 +88,8 @@ pub(crate) struct OfiLane {
     mode: Mode,
     /// Posted receives if puts are messages; none if puts are writes.
     inbox: Option<Inbox>,
-    /// Division of puts into messages.
-    parts: Parts,
+    /// Largest number of bytes of a put in one message.
+    part_bytes: usize,
     /// Lock that the lane holds for reading while it copies received bytes. Deregistration takes it
     /// for writing.
     fence: Arc<RwLock<()>>,
@@ -136,7 +136,7 @@ impl OfiLane {
         patience: PeerTimeouts,
     ) -> Result<OfiLane, TransportError> {
         let info = domain.info();
-        let parts = Parts { is_segmented: is_segmented(&info.provider(), info.version().0) };
+        let eager_bytes = eager_bytes(&info.provider(), mode.eager_limit.as_deref());
         let inbox = if mode.writes { None } else { Some(Inbox::new(domain)?) };
         // The head of a message has room for the number of any peer.
         let peers_max = if mode.writes { layout.peers_max() } else { usize::MAX };
@@ -156,7 +156,7 @@ impl OfiLane {
             is_quiet: false,
             layout,
             inbox,
-            parts,
+            part_bytes: part_bytes(eager_bytes),
             fence,
             shared: Vec::new(),
             buffers: Vec::new(),
@@ -246,7 +246,15 @@ impl OfiLane {
     /// or the put fails: the put then never completes.
     fn hand(&mut self, endpoint: EndpointId, write: &mut Write) -> bool {
         let OfiLane {
-            posted, peers_max, peers, layout, inbox, parts, acknowledged, is_quiet, ..
+            posted,
+            peers_max,
+            peers,
+            layout,
+            inbox,
+            part_bytes,
+            acknowledged,
+            is_quiet,
+            ..
         } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
         let number = endpoint.0 as usize;
@@ -266,7 +274,7 @@ impl OfiLane {
             None if peer.handed[kind] && !peer.answered[kind] => Ok(false),
             None => write_put(own, requests, *layout, (at, number), *acknowledged, write),
             Some(_) => {
-                let how = (*parts, *acknowledged);
+                let how = (*part_bytes, *acknowledged);
                 send_put(own, requests, (at, number), token, how, write)
             }
         };
@@ -658,12 +666,12 @@ fn send_put(
     requests: &mut Requests,
     (to, number): (u64, u32),
     token: [u8; TOKEN_BYTES],
-    (parts, acknowledged): (Parts, bool),
+    (part_bytes, acknowledged): (usize, bool),
     write: &mut Write,
 ) -> Result<bool, TransportError> {
     let total = write.bytes();
     if write.handed == 0 {
-        write.request.divide(parts.count(total));
+        write.request.divide(total.div_ceil(part_bytes));
     }
     loop {
         let (offset, key) = write.remote;
@@ -677,7 +685,7 @@ fn send_put(
             total: total as u64,
         };
         let rest = total - write.handed;
-        let bytes = parts.next(rest);
+        let bytes = rest.min(part_bytes);
         let request = write.next_request(bytes == rest);
         let (context, head) = requests.add_message(request, &head.encode())?;
         let (ranges, count) = write.part(head, bytes);

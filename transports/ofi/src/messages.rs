@@ -37,10 +37,6 @@ const DOUBTFUL_MAX: usize = 16;
 /// Offset of a receive's buffer in its memory. With this offset, the payload of a rank's message,
 /// behind its head and the header of the links, begins at a cache line.
 const PADDING: usize = 64 - (HEAD_BYTES + HEADER_BYTES) % 64;
-/// Longest message, in bytes, that `ofi_rxm` sends whole, by default.
-const EAGER_MAX: usize = 16 << 10;
-/// Longest message, in bytes, that `ofi_rxm` divides into segments, by default.
-const SEGMENTED_MAX: usize = 128 << 10;
 /// Largest number of incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since
 /// the peer's provider may report a put as done before all of it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;
@@ -104,28 +100,10 @@ impl Head {
     }
 }
 
-/// Division of puts into parts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Parts {
-    /// True if the provider divides messages of medium length into segments
-    /// ([`is_segmented`](crate::provider::is_segmented)). There are no parts of such a length then.
-    /// When the connection of an incomplete message closes, the provider (up to 2.6) uses freed
-    /// memory or never returns.
-    pub(crate) is_segmented: bool,
-}
-
-impl Parts {
-    /// Returns the number of bytes of the next part, if `rest` bytes of a put are left.
-    pub(crate) fn next(self, rest: usize) -> usize {
-        let is_medium = self.is_segmented && HEAD_BYTES + rest <= SEGMENTED_MAX;
-        rest.min(if is_medium { EAGER_MAX - HEAD_BYTES } else { PART_BYTES })
-    }
-
-    /// Returns the number of parts of a put of `total` bytes.
-    pub(crate) fn count(self, total: usize) -> usize {
-        let rest = total % PART_BYTES;
-        total / PART_BYTES + rest.div_ceil(self.next(rest).max(1))
-    }
+/// Returns the largest number of bytes of a put in one message, if the provider limits messages to
+/// `eager_bytes` bytes ([`eager_bytes`](crate::provider::eager_bytes)).
+pub(crate) fn part_bytes(eager_bytes: usize) -> usize {
+    eager_bytes.saturating_sub(HEAD_BYTES).clamp(1, PART_BYTES)
 }
 
 /// A receive, which is posted, idle, held or doubtful.
@@ -362,30 +340,6 @@ mod tests {
         for (head, bytes) in [(longer, 4), (head(1), 7)] {
             let error = inbox.count(one, &head, bytes).unwrap_err();
             assert!(error.contains("do not match its length"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_part_is_not_divided_into_segments() {
-        // Totals whose last message has a length at a limit, or one byte less or more.
-        let at_limits = [EAGER_MAX, SEGMENTED_MAX, HEAD_BYTES + PART_BYTES]
-            .into_iter()
-            .flat_map(|message| message - 1..=message + 1)
-            .flat_map(|message| [0, PART_BYTES].map(|before| before + message - HEAD_BYTES));
-        for total in (0..4 * PART_BYTES).step_by(509).chain(at_limits) {
-            for is_segmented in [false, true] {
-                let parts = Parts { is_segmented };
-                let (mut rest, mut count) = (total, 0);
-                while rest > 0 {
-                    let part = parts.next(rest);
-                    assert!((1..=PART_BYTES).contains(&part), "{total} bytes");
-                    let message = HEAD_BYTES + part;
-                    let is_medium = message > EAGER_MAX && message <= SEGMENTED_MAX;
-                    assert!(!(is_medium && is_segmented), "{total} bytes: a part of {part}");
-                    (rest, count) = (rest - part, count + 1);
-                }
-                assert_eq!(parts.count(total), count, "{total} bytes");
-            }
         }
     }
 

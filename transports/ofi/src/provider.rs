@@ -14,10 +14,12 @@ use crate::native::{EFA, Hints, Info, OfiError, functions};
 pub(crate) const DATA_BYTES: usize = 4;
 
 /// Variable of the provider [`LIMITED`], and a value for it. The value is a limit, in bytes: the
-/// provider sends messages up to this length without first asking the receiver. All messages of
-/// this transport are shorter than this value. If the variable is not set, the limit is 16 KiB.
-/// Endpoints with different limits do not connect.
+/// provider sends messages up to this length without first asking the receiver. If the variable is
+/// not set, the limit is [`EAGER_BYTES`]. Endpoints with different limits do not connect.
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
+/// Longest message, in bytes, that `ofi_rxm` sends whole and without first asking the receiver, by
+/// default.
+const EAGER_BYTES: usize = 16 << 10;
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
 /// First major version of [`LIMITED`] that does not read the variable: that of libfabric 1.20. The
@@ -91,12 +93,16 @@ impl Provider {
         if self.shares_locks() {
             add(LOCKED_EFFECT);
         }
-        if self.major().is_some_and(|major| is_limited(&self.name, major)) {
-            let (variable, value) = EAGER_LIMIT;
-            all.push(format!(
-                "long messages begin with a request to the receiver, unless {variable}={value} is \
-                 set for all ranks: set it if another launcher than ferroccl's starts them"
-            ));
+        if eager_bytes(&self.name, None) == EAGER_BYTES {
+            let mut effect = format!("a put of more than {EAGER_BYTES} bytes is several messages");
+            if self.major().is_some_and(|major| is_limited(&self.name, major)) {
+                let (variable, value) = EAGER_LIMIT;
+                effect += &format!(
+                    ", unless {variable}={value} is set for all ranks: set it if another launcher \
+                     than ferroccl's starts them"
+                );
+            }
+            all.push(effect);
         }
         all
     }
@@ -108,11 +114,13 @@ impl Provider {
         self.major().is_some_and(|major| shares_locks(&self.name, major))
     }
 
-    /// Returns whether the provider divides messages of medium length into segments. The transport
-    /// then sends several messages instead.
+    /// Returns the length, in bytes, of the longest message that the transport sends over this
+    /// provider; `usize::MAX` if the provider sets no limit. `limit` is the value of libfabric's
+    /// variable `FI_OFI_RXM_EAGER_LIMIT`.
     #[must_use]
-    pub fn divides_messages(&self) -> bool {
-        self.major().is_some_and(|major| is_segmented(&self.name, major))
+    pub fn eager_bytes(&self, limit: &str) -> usize {
+        let is_read = self.major().is_some_and(|major| is_limited(&self.name, major));
+        eager_bytes(&self.name, is_read.then_some(limit))
     }
 
     fn major(&self) -> Option<u32> {
@@ -140,10 +148,17 @@ pub(crate) fn is_limited(name: &str, major: u32) -> bool {
     name == LIMITED && major < LIMITED_BEFORE
 }
 
-/// Returns whether a provider of this major version divides messages of medium length into segments
-/// by default.
-pub(crate) fn is_segmented(name: &str, major: u32) -> bool {
-    name.ends_with(";ofi_rxm") && !is_limited(name, major)
+/// Returns the length, in bytes, of the longest message that a provider sends whole and without
+/// first asking the receiver. `limit` is the value of [`EAGER_LIMIT`] if the provider reads it.
+///
+/// No message of this transport is longer. If the connection of a longer message closes, or the
+/// provider makes it anew, `ofi_rxm` can use freed memory, call a null pointer or never return (up
+/// to libfabric 2.6).
+pub(crate) fn eager_bytes(name: &str, limit: Option<&str>) -> usize {
+    if !name.ends_with(";ofi_rxm") {
+        return usize::MAX;
+    }
+    limit.and_then(|limit| limit.parse().ok()).map_or(EAGER_BYTES, |set| EAGER_BYTES.max(set))
 }
 
 /// Lists the providers of the installed libfabric that have reliable datagram endpoints, the
@@ -244,19 +259,17 @@ mod tests {
     use crate::messages::{HEAD_BYTES, PART_BYTES};
 
     #[test]
-    fn no_message_is_longer_than_the_eager_limit() {
-        assert!(EAGER_LIMIT.1.parse::<usize>().unwrap() >= HEAD_BYTES + PART_BYTES);
+    fn messages_over_ofi_rxm_have_a_limit() {
         assert!(is_limited("tcp;ofi_rxm", 117));
         assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));
-    }
-
-    #[test]
-    fn ofi_rxm_divides_messages_except_over_tcp_before_1_20() {
-        for name in ["tcp;ofi_rxm", "verbs;ofi_rxm"] {
-            assert!(is_segmented(name, 120) && is_segmented(name, 205), "{name}");
+        for limit in [None, Some(""), Some("7"), Some("512K")] {
+            assert_eq!(eager_bytes("tcp;ofi_rxm", limit), EAGER_BYTES, "{limit:?}");
         }
-        assert!(is_segmented("verbs;ofi_rxm", 117) && !is_segmented("tcp;ofi_rxm", 117));
-        assert!(!is_segmented("tcp", 205) && !is_segmented("shm", 205));
+        assert_eq!(eager_bytes("verbs;ofi_rxm", None), EAGER_BYTES);
+        assert_eq!(eager_bytes("tcp", None), usize::MAX);
+        // The value that ferroccl sets permits messages of any length that the transport sends.
+        let (_, set) = EAGER_LIMIT;
+        assert!(eager_bytes("tcp;ofi_rxm", Some(set)) >= HEAD_BYTES + PART_BYTES);
     }
 
     #[test]

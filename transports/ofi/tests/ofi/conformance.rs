@@ -19,9 +19,15 @@ struct Ofi {
     buffered_bytes_max: usize,
 }
 
+/// Returns the limit that `tcp;ofi_rxm` reads before libfabric 1.20.
+fn eager_limit() -> String {
+    std::env::var("FI_OFI_RXM_EAGER_LIMIT").unwrap_or_default()
+}
+
 /// Opens a device of a provider that runs anywhere.
 fn open(provider: &str, options: &Options) -> Arc<dyn Device> {
-    let options = Options { interfaces: "lo".to_owned(), ..options.clone() };
+    let (interfaces, eager_limit) = ("lo".to_owned(), eager_limit());
+    let options = Options { interfaces, eager_limit, ..options.clone() };
     let transport = OfiTransport::new(provider, options);
     let devices = transport.devices();
     let device = devices.iter().find(|device| device.id.0 == "lo").or(devices.first());
@@ -31,10 +37,10 @@ fn open(provider: &str, options: &Options) -> Arc<dyn Device> {
 impl Ofi {
     fn new(provider: &str, options: &Options) -> Ofi {
         let devices = [(), ()].map(|()| open(provider, options));
-        let divides =
-            providers().unwrap().iter().any(|one| one.name == provider && one.divides_messages());
-        // A message of more than 16 KiB would be divided.
-        let buffered_bytes_max = if divides { 16_000 } else { usize::MAX };
+        let all = providers().unwrap();
+        let found = all.iter().find(|one| one.name == provider).unwrap();
+        // A longer put is several messages, each with a head.
+        let buffered_bytes_max = found.eager_bytes(&eager_limit()) - 100;
         Ofi { devices, other: None, buffered_bytes_max }
     }
 
