@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-use libc::{EAGAIN, EBUSY, EINVAL, c_char, c_int, c_void, size_t, ssize_t};
+use libc::{EAGAIN, EBUSY, EINVAL, EMSGSIZE, c_char, c_int, c_void, size_t, ssize_t};
 use libfabric_sys::*;
 
 use crate::network::{
@@ -712,6 +712,10 @@ unsafe fn post(endpoint: *mut fid_ep, asked: Post) -> ssize_t {
     let Some(provider) = network.provider_at(id) else { return -(EINVAL as ssize_t) };
     let Provider { limits, condition, faults, .. } = provider;
     let (most, packet_bytes) = (limits.requests, limits.packet_bytes);
+    let bytes = asked.ranges.iter().map(|range| range.bytes).sum();
+    if asked.target.is_none() && bytes > limits.message_bytes {
+        return -(EMSGSIZE as ssize_t);
+    }
     let may_be_early = limits.is_done_early && asked.flags & FI_DELIVERY_COMPLETE == 0;
     let (condition, fault) = (*condition, faults.front().copied());
     let Some(from) = network.endpoints.get_mut(&id) else { return -(EINVAL as ssize_t) };
@@ -727,7 +731,6 @@ unsafe fn post(endpoint: *mut fid_ep, asked: Post) -> ssize_t {
     let peers = vector.and_then(|vector| network.vectors.get(&vector));
     let to = peers.and_then(|peers| peers.get(asked.to as usize)).copied();
     let Some(to) = to else { return -(EINVAL as ssize_t) };
-    let bytes = asked.ranges.iter().map(|range| range.bytes).sum();
     let packets = (0..bytes).step_by(packet_bytes);
     let packets = packets.map(|first| (first, packet_bytes.min(bytes - first))).collect();
     let mut request = Request {

@@ -48,6 +48,10 @@ pub struct Limits {
     pub low_latency: bool,
     /// Largest number of requests of an endpoint in each direction.
     pub requests: usize,
+    /// Longest message, in bytes, that the provider takes, although it reports a larger limit
+    /// (`max_msg_size`): `ofi_rxm` takes longer messages, but is to get none. A longer message is
+    /// refused (`-FI_EMSGSIZE`). Writes may be longer.
+    pub message_bytes: usize,
     /// Largest number of bytes of a packet.
     pub packet_bytes: usize,
     /// True if a request can complete while its bytes are still on the sender's side, as if a
@@ -74,6 +78,7 @@ impl Limits {
             version: 207,
             low_latency: true,
             requests: 512,
+            message_bytes: usize::MAX,
             packet_bytes: 8 << 10,
             is_done_early: false,
             wakes: true,

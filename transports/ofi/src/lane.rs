@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
-use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, TOKEN_BYTES, part_bytes};
+use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES, part_bytes};
 use crate::native::{
     Bell, COMPLETIONS_MAX, Completion, Completions, Domain, Endpoint, Failed, OfiError,
     transport_error,
@@ -34,7 +34,8 @@ use crate::tag::Layout;
 /// Largest number of reads of a completion queue in a row, so that a busy queue does not hold the
 /// caller.
 const TURNS_MAX: usize = 16;
-/// Largest number of calls of [`OfiLane::drain`] in a row before a peer is lost.
+/// Largest number of calls of [`OfiLane::drain`] in a row before a peer is lost, for messages of
+/// [`PART_BYTES`]. Of shorter messages, one call takes in fewer bytes.
 const DRAINS_MAX: usize = 64;
 /// Interval of checks for notes and closed connections. While a link is being made or is about to
 /// end, every poll makes this check.
@@ -572,7 +573,7 @@ impl OfiLane {
             return;
         }
         // These peers may count as done what they have sent so far.
-        for _ in 0..DRAINS_MAX {
+        for _ in 0..DRAINS_MAX * PART_BYTES.div_ceil(self.part_bytes) {
             if !self.drain(events) {
                 break;
             }

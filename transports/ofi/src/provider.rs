@@ -17,15 +17,17 @@ pub(crate) const DATA_BYTES: usize = 4;
 /// provider sends messages up to this length without first asking the receiver. If the variable is
 /// not set, the limit is [`EAGER_BYTES`]. Endpoints with different limits do not connect.
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
+/// End of the name of a provider above which `ofi_rxm` is.
+const RXM: &str = ";ofi_rxm";
 /// Longest message, in bytes, that `ofi_rxm` sends whole and without first asking the receiver, by
 /// default.
 const EAGER_BYTES: usize = 16 << 10;
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
-/// First major version of [`LIMITED`] that does not read the variable: that of libfabric 1.20. The
-/// transport does not need the variable there: over libfabric 1.18 and later it uses `tcp` without
-/// `ofi_rxm` by default.
-const LIMITED_BEFORE: u32 = 120;
+/// First major version of [`LIMITED`] that does not read the variable: that of libfabric 1.18. (Up
+/// to 1.19, the library lists the variable. But `ofi_rxm` reads it only over providers with dynamic
+/// receive buffers, and `tcp` has none from 1.18 on.)
+const LIMITED_BEFORE: u32 = 118;
 
 /// Providers over the system's sockets. Other providers report completions in memory.
 const SOCKETS: [&str; 4] = ["tcp", "net", "udp", "sockets"];
@@ -93,8 +95,9 @@ impl Provider {
         if self.shares_locks() {
             add(LOCKED_EFFECT);
         }
-        if eager_bytes(&self.name, None) == EAGER_BYTES {
-            let mut effect = format!("a put of more than {EAGER_BYTES} bytes is several messages");
+        if self.name.ends_with(RXM) {
+            let mut effect =
+                "a put of more than 16 KiB is several messages, which take longer".to_owned();
             if self.major().is_some_and(|major| is_limited(&self.name, major)) {
                 let (variable, value) = EAGER_LIMIT;
                 effect += &format!(
@@ -114,9 +117,9 @@ impl Provider {
         self.major().is_some_and(|major| shares_locks(&self.name, major))
     }
 
-    /// Returns the length, in bytes, of the longest message that the transport sends over this
-    /// provider; `usize::MAX` if the provider sets no limit. `limit` is the value of libfabric's
-    /// variable `FI_OFI_RXM_EAGER_LIMIT`.
+    /// Returns the limit, in bytes, of messages that the transport sends over this provider;
+    /// `usize::MAX` if the provider sets none. `limit` is the value of libfabric's variable
+    /// `FI_OFI_RXM_EAGER_LIMIT`.
     #[must_use]
     pub fn eager_bytes(&self, limit: &str) -> usize {
         let is_read = self.major().is_some_and(|major| is_limited(&self.name, major));
@@ -155,9 +158,11 @@ pub(crate) fn is_limited(name: &str, major: u32) -> bool {
 /// provider makes it anew, `ofi_rxm` can use freed memory, call a null pointer or never return (up
 /// to libfabric 2.6).
 pub(crate) fn eager_bytes(name: &str, limit: Option<&str>) -> usize {
-    if !name.ends_with(";ofi_rxm") {
+    if !name.ends_with(RXM) {
         return usize::MAX;
     }
+    // With a leading 0, the library reads an octal number.
+    let limit = limit.filter(|limit| !limit.starts_with('0'));
     limit.and_then(|limit| limit.parse().ok()).map_or(EAGER_BYTES, |set| EAGER_BYTES.max(set))
 }
 
@@ -256,20 +261,21 @@ fn provider(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::{HEAD_BYTES, PART_BYTES};
+    use crate::messages::{HEAD_BYTES, PART_BYTES, part_bytes};
 
     #[test]
     fn messages_over_ofi_rxm_have_a_limit() {
         assert!(is_limited("tcp;ofi_rxm", 117));
-        assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));
-        for limit in [None, Some(""), Some("7"), Some("512K")] {
+        assert!(!is_limited("tcp;ofi_rxm", 118) && !is_limited("tcp", 117));
+        for limit in [None, Some(""), Some("7"), Some("512K"), Some("0524288")] {
             assert_eq!(eager_bytes("tcp;ofi_rxm", limit), EAGER_BYTES, "{limit:?}");
         }
         assert_eq!(eager_bytes("verbs;ofi_rxm", None), EAGER_BYTES);
-        assert_eq!(eager_bytes("tcp", None), usize::MAX);
+        assert_eq!(HEAD_BYTES + part_bytes(EAGER_BYTES), EAGER_BYTES);
+        assert_eq!(part_bytes(eager_bytes("tcp", None)), PART_BYTES);
         // The value that ferroccl sets permits messages of any length that the transport sends.
         let (_, set) = EAGER_LIMIT;
-        assert!(eager_bytes("tcp;ofi_rxm", Some(set)) >= HEAD_BYTES + PART_BYTES);
+        assert_eq!(part_bytes(eager_bytes("tcp;ofi_rxm", Some(set))), PART_BYTES);
     }
 
     #[test]

@@ -186,7 +186,7 @@ mod tests {
         for sentence in [
             "a write can go on",
             "no memory of accelerators: ",
-            "a put of more than 16384 bytes is several messages",
+            "a put of more than 16 KiB is several messages",
         ] {
             assert!(text.contains(&format!("\ntcp;ofi_rxm: {sentence}")), "{text}");
         }

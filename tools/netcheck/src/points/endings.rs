@@ -25,7 +25,7 @@ const BYTES: usize = 512 << 10;
 /// buffers; the messages of the second round exceed the receiver's buffer; the messages of the
 /// third round exceed the buffers of both sides.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
-/// Time for sends to complete while the receiving process is stopped.
+/// Time for sends to complete while the receiving process is stopped, at the default --timeout.
 const STOPPED: Duration = Duration::from_millis(300);
 
 pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(

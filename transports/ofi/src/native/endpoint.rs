@@ -296,7 +296,9 @@ impl Endpoint {
     /// meets its receive, `ofi_rxm` looks up the message's connection. The table of 1,024
     /// connections is freed with the last of them (up to 2.6), and a look-up after that crashes the
     /// process. So the own connection keeps the table, which is enough for the first 1,023 peers.
-    /// Over other providers, nothing keeps `ofi_rxm` from using a connection that it has closed.
+    /// The transport sends no such long messages (see [`eager_bytes`]), but another program may.
+    ///
+    /// [`eager_bytes`]: crate::provider::eager_bytes
     fn keep_connections(&self) {
         if !self.domain.info.is_rxm_over_tcp() {
             return;
@@ -406,8 +408,8 @@ impl Endpoint {
     }
 
     /// Posts a receive into all of `memory`. Returns false if the provider takes nothing now.
-    /// `ofi_rxm` over TCP drops messages whose senders have ended, instead of posting the receive
-    /// (see [`Endpoint::keep_connections`]); the receive is then posted again.
+    /// `ofi_rxm` over TCP drops long messages whose senders have ended, instead of posting the
+    /// receive (see [`Endpoint::keep_connections`]); the receive is then posted again.
     ///
     /// # Safety
     ///

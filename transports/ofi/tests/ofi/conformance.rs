@@ -19,7 +19,7 @@ struct Ofi {
     buffered_bytes_max: usize,
 }
 
-/// Returns the limit that `tcp;ofi_rxm` reads before libfabric 1.20.
+/// Returns the limit that `tcp;ofi_rxm` reads before libfabric 1.18.
 fn eager_limit() -> String {
     std::env::var("FI_OFI_RXM_EAGER_LIMIT").unwrap_or_default()
 }
@@ -38,7 +38,8 @@ impl Ofi {
     fn new(provider: &str, options: &Options) -> Ofi {
         let devices = [(), ()].map(|()| open(provider, options));
         let all = providers().unwrap();
-        let found = all.iter().find(|one| one.name == provider).unwrap();
+        let found = all.iter().find(|one| one.name == provider);
+        let found = found.unwrap_or_else(|| panic!("no provider has the full name {provider}"));
         // A longer put is several messages, each with a head.
         let buffered_bytes_max = found.eager_bytes(&eager_limit()) - 100;
         Ofi { devices, other: None, buffered_bytes_max }

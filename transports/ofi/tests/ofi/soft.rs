@@ -24,14 +24,17 @@ fn seeds() -> u64 {
 pub(crate) struct Soft {
     devices: [Arc<dyn Device>; 2],
     providers: Vec<SoftProvider>,
+    buffered_bytes_max: usize,
 }
 
 impl Soft {
     pub(crate) fn new(limits: Limits, options: &Options) -> Soft {
         let name = limits.name;
+        // A longer put is several messages, each with a head.
+        let buffered_bytes_max = limits.message_bytes - 100;
         let provider = SoftProvider::new(limits);
         let devices = [(); 2].map(|()| open(name, &provider, options));
-        Soft { devices, providers: vec![provider] }
+        Soft { devices, providers: vec![provider], buffered_bytes_max }
     }
 
     /// Returns devices of two providers.
@@ -41,7 +44,8 @@ impl Soft {
             (open(name, &provider, &options), provider)
         });
         let [(one, first), (other, second)] = opened;
-        Soft { devices: [one, other], providers: vec![first, second] }
+        let (devices, providers) = ([one, other], vec![first, second]);
+        Soft { devices, providers, buffered_bytes_max: usize::MAX }
     }
 }
 
@@ -67,6 +71,10 @@ impl Fixture for Soft {
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         knock(first_location(address).unwrap(), bytes);
         true
+    }
+
+    fn buffered_bytes_max(&self) -> usize {
+        self.buffered_bytes_max
     }
 }
 
@@ -99,6 +107,18 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
         |seed| Limits { name: "mute", data_bytes: 0, ..Limits::sockets(seed) },
         &Options::default(),
     );
+}
+
+/// `ofi_rxm` gets no message that it would divide, or that it would first ask the receiver about.
+#[test]
+fn messages_within_the_limit_of_ofi_rxm_pass_the_suite() {
+    for (version, limit, message_bytes) in
+        [(117, "", 16 << 10), (117, "524288", 512 << 10), (118, "524288", 16 << 10)]
+    {
+        let name = "tcp;ofi_rxm";
+        let limits = |seed| Limits { name, version, message_bytes, ..Limits::sockets(seed) };
+        passes(limits, &Options { eager_limit: limit.to_owned(), ..Options::default() });
+    }
 }
 
 /// Over an adapter of AWS that cannot write, puts are messages. Both the memory that a message is
