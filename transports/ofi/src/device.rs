@@ -73,8 +73,8 @@ pub struct Options {
     /// at first, and every millisecond in a long wait.
     pub woken: bool,
     /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which must be equal on all peers.
-    /// libfabric reads the process's environment: if it finds a smaller value there, long messages
-    /// can crash a rank.
+    /// libfabric reads the process's environment: if it finds a smaller value or none there, long
+    /// messages can crash a rank.
     pub eager_limit: String,
 }
 

@@ -25,8 +25,8 @@ ccl_core::tunables! {
         eager_limit: String = String::new(), "FI_OFI_RXM_EAGER_LIMIT", None, false,
             "Largest message, in bytes, that libfabric's tcp;ofi_rxm sends without first asking \
              the receiver. ferroccl sends no message beyond this limit. Only libfabric before 1.18 \
-             reads the variable. Two ranks with different values cannot connect. If the variable \
-             is not set, ferroccl sets it to 524288 for the ranks that it starts.";
+             reads the variable; there, two ranks with different values cannot connect. If the \
+             variable is not set, ferroccl sets it to 524288 for the ranks that it starts.";
     }
 }
 

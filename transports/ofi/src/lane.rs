@@ -35,7 +35,8 @@ use crate::tag::Layout;
 /// caller.
 const TURNS_MAX: usize = 16;
 /// Largest number of calls of [`OfiLane::drain`] in a row before a peer is lost, for messages of
-/// [`PART_BYTES`]. Of shorter messages, one call takes in fewer bytes.
+/// [`PART_BYTES`]. For shorter messages, of which a call takes in fewer bytes, the number is larger
+/// in proportion.
 const DRAINS_MAX: usize = 64;
 /// Interval of checks for notes and closed connections. While a link is being made or is about to
 /// end, every poll makes this check.

@@ -97,7 +97,10 @@ pub(crate) struct Mode {
 impl Mode {
     /// Returns the reason why a peer with another mode is lost, for the user.
     fn difference(&self, its: &Mode) -> String {
-        let advice = match its.version == self.version {
+        // Only one side's version of libfabric reads the limit.
+        let is_limited = |mode: &Mode| mode.eager_limit.is_some();
+        let is_alike = its.version == self.version && is_limited(its) == is_limited(self);
+        let advice = match is_alike {
             true => {
                 "set FERROCCL_OFI_PROVIDER and libfabric's variables alike on all ranks, and use \
                  adapters with the same features"

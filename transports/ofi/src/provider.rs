@@ -97,12 +97,13 @@ impl Provider {
         }
         if self.name.ends_with(RXM) {
             let mut effect =
-                "a put of more than 16 KiB is several messages, which take longer".to_owned();
+                "messages have at most 16 KiB, so a longer put is several and takes longer"
+                    .to_owned();
             if self.major().is_some_and(|major| is_limited(&self.name, major)) {
                 let (variable, value) = EAGER_LIMIT;
                 effect += &format!(
-                    ", unless {variable}={value} is set for all ranks: set it if another launcher \
-                     than ferroccl's starts them"
+                    "; {variable}={value}, set for all ranks, permits longer messages: set it if \
+                     another launcher than ferroccl's starts them"
                 );
             }
             all.push(effect);
@@ -162,7 +163,7 @@ pub(crate) fn eager_bytes(name: &str, limit: Option<&str>) -> usize {
         return usize::MAX;
     }
     // With a leading 0, the library reads an octal number.
-    let limit = limit.filter(|limit| !limit.starts_with('0'));
+    let limit = limit.filter(|limit| limit.starts_with(|first| matches!(first, '1'..='9')));
     limit.and_then(|limit| limit.parse().ok()).map_or(EAGER_BYTES, |set| EAGER_BYTES.max(set))
 }
 
@@ -267,7 +268,7 @@ mod tests {
     fn messages_over_ofi_rxm_have_a_limit() {
         assert!(is_limited("tcp;ofi_rxm", 117));
         assert!(!is_limited("tcp;ofi_rxm", 118) && !is_limited("tcp", 117));
-        for limit in [None, Some(""), Some("7"), Some("512K"), Some("0524288")] {
+        for limit in [None, Some(""), Some("7"), Some("512K"), Some("0524288"), Some("+0524288")] {
             assert_eq!(eager_bytes("tcp;ofi_rxm", limit), EAGER_BYTES, "{limit:?}");
         }
         assert_eq!(eager_bytes("verbs;ofi_rxm", None), EAGER_BYTES);

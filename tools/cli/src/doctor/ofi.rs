@@ -183,11 +183,9 @@ mod tests {
         let mut lines = text.lines();
         assert!(lines.next().unwrap().ends_with("progress   test"), "{text}");
         assert!(lines.next().unwrap().ends_with("LOCAL+VIRT_ADDR  automatic  FAILED: late"));
-        for sentence in [
-            "a write can go on",
-            "no memory of accelerators: ",
-            "a put of more than 16 KiB is several messages",
-        ] {
+        for sentence in
+            ["a write can go on", "no memory of accelerators: ", "messages have at most 16 KiB"]
+        {
             assert!(text.contains(&format!("\ntcp;ofi_rxm: {sentence}")), "{text}");
         }
         assert!(shown(&[]).contains("no provider"));

@@ -314,7 +314,7 @@ fn a_peer_with_another_mode_is_lost_with_the_reason() {
     let efa = Limits::efa(1);
     let emulates = Limits { emulates_writes: true, ..Limits::efa(1) };
     let other = Limits { name: "soft-other", ..Limits::sockets(1) };
-    let rxm = Limits { name: "tcp;ofi_rxm", version: 117, ..Limits::sockets(1) };
+    let rxm = |version| Limits { name: "tcp;ofi_rxm", version, ..Limits::sockets(1) };
     let [old, new] = [117, 205].map(|version| Limits { name: "shm", version, ..Limits::efa(1) });
     let limit = |bytes: &str| Options { eager_limit: bytes.to_owned(), ..Options::default() };
     let alike = |limits| (limits, Options::default());
@@ -324,9 +324,14 @@ fn a_peer_with_another_mode_is_lost_with_the_reason() {
         ([alike(efa), alike(other)], "soft-other", settings),
         ([alike(old), alike(new)], "messages of shm of version 117.0", versions),
         (
-            [(rxm.clone(), limit("524288")), (rxm, limit(""))],
+            [(rxm(117), limit("524288")), (rxm(117), limit(""))],
             "FI_OFI_RXM_EAGER_LIMIT=524288",
             settings,
+        ),
+        (
+            [(rxm(117), limit("524288")), (rxm(118), limit("524288"))],
+            "FI_OFI_RXM_EAGER_LIMIT=524288",
+            versions,
         ),
     ] {
         let fixture = Soft::unlike(sides);
